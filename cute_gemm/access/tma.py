@@ -14,18 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cute_gemm.access.gmem import (
-    LINE,
-    SECTOR,
-    GlobalCounts,
-    TileCosts,
-    base_residue,
-    convolve,
-    one_residue,
-    residue_histogram,
-    tile_classes,
-    total,
-)
+from cute_gemm.access import gmem
+from cute_gemm.access.gmem import LINE, SECTOR, GlobalCounts, TileCosts
 from cute_gemm.access.smem import MATRIX_ROW_BYTES, MATRIX_ROWS, phase_wavefronts, phase_words
 from cute_gemm.cute.layout import Layout, Swizzle
 
@@ -126,10 +116,10 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
     steps = with_unit(access.box, access.pitch or access.box[unit])
     for begin in access.first_boxes:
         region = with_unit(matrix.shape, max(0, matrix.shape[unit] - begin))
-        tiles = tile_classes(matrix, region, access.box, base + begin * size, steps)
+        tiles = gmem.tile_classes(matrix, region, access.box, base + begin * size, steps)
         for valid, boxes, full, _ in tiles:
             rows, length = valid[1 - unit], valid[unit] * size
-            row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
+            row_starts = gmem.residue_histogram(rows, matrix.stride[1 - unit] * size)
             counts = _boxes(boxes, row_starts, rows, length)
             filled = row - -(-length // MATRIX_ROW_BYTES) * MATRIX_ROW_BYTES
             zeros -= counts.tiles * rows * (-(-row // SECTOR) - -(-filled // SECTOR))
@@ -138,19 +128,19 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
             else:
                 edge += counts
             if begin == 0 and valid == tuple(map(min, access.box, matrix.shape)):
-                first = _boxes(one_residue(base), row_starts, rows, length)
+                first = _boxes(gmem.one_residue(base), row_starts, rows, length)
     return first, interior, edge, zeros
 
 
 def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) -> GlobalCounts:
     """Count boxes of ``rows`` runs of ``length`` bytes; ``boxes`` by residue of their corners."""
-    runs = convolve(boxes, row_starts)
+    runs = gmem.convolve(boxes, row_starts)
     number = sum(boxes.tolist())
 
     def touched(granule: int) -> int:
         residue = np.arange(LINE)
         blocks = (residue + length - 1) // granule - residue // granule + 1
-        return total(runs, blocks)
+        return gmem.total(runs, blocks)
 
     return GlobalCounts(
         tiles=number,
@@ -270,7 +260,7 @@ def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
             f"box {access.box}, sweeps {access.sweeps}, multicast {access.multicast}: expected a "
             "box of at least 1 x 1, no negative sweeps and a multicast of at least 1"
         )
-    base = (base_residue(access.matrix) if base is None else base) % LINE
+    base = (gmem.base_residue(access.matrix) if base is None else base) % LINE
     first, interior, edge, zeros = _count(access, base)
     size = access.matrix.element.bytes
     layout = shared_layout(access)

@@ -66,10 +66,7 @@ def tiled_copy(
             raise OptionError(
                 f"values are missing: {packing.what}; expected values of a thread, such as {many}"
             )
-        value = _vector(atom, layout, size) if values is None else read_values(values)
-        value = bijection("values", value)
-        if packing and values is not None:
-            value = packing.layout("values", value)
+        value = _vector(atom, layout, size) if values is None else value_layout(values, packing)
         copy = gmem_tiled_copy(element, 8 * size, thread, value)
     elif values is not None:
         raise OptionError(f"values {read_values(values)} come without threads; expected both")
@@ -145,6 +142,12 @@ def read_values(values: Any) -> Layout:
     """Return a value layout; a bare shape, as in fixes, ``(1,8)``, is first mode fastest."""
     shape = re.fullmatch(r"\s*\(\s*_?(\d+)\s*,\s*_?(\d+)\s*\)\s*", str(values))
     return column_major(int(shape[1]), int(shape[2])) if shape else parse(values)
+
+
+def value_layout(values: Any, packing: Packing | None) -> Layout:
+    """Return the layout of a thread's values, in bytes if elements share bytes."""
+    layout = bijection("values", read_values(values))
+    return packing.layout("values", layout) if packing else layout
 
 
 def read_tv(tv: Any) -> Layout:

@@ -13,7 +13,7 @@ from cute_gemm.access.accesses import Direction, GlobalAccess, SharedAccess
 from cute_gemm.copies.arguments import Copy, fits_elements
 from cute_gemm.copies.atoms import atom_name
 from cute_gemm.copies.evaluate import evaluated
-from cute_gemm.copies.partition import bijection, read_values
+from cute_gemm.copies.partition import bijection, value_layout
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import VECTOR
@@ -97,9 +97,7 @@ def _partner(text: str, copy: Copy, argument: str) -> NamedPartner:
         )
     else:
         threads = bijection("threads", plain["threads"])
-        values = bijection("values", read_values(plain["values"] or "(1,1)"))
-        if copy.packing:
-            values = copy.packing.layout("values", values)
+        values = value_layout(plain["values"] or "(1,1)", copy.packing)
         bits = 8 * copy.size * gcd(atom.asked(copy.size), values.size)
         by = universal(atom.instruction("shared", way, bits), bits)
         tiled = gmem_tiled_copy(by, 8 * copy.size, threads, values)
