@@ -110,10 +110,12 @@ class SampleSet:
         self.gpu = gpu
         self.samples = of = [sample for contest in contests for sample in contest]
         self.real = np.array([sample.seconds for sample in of])
+        lengths = [len(contest) for contest in contests]
+        fastest = [min((x.seconds for x in contest), default=0.0) for contest in contests]
         #: The least time of a contest over each time: slow configs count less.
-        self.weights = np.concatenate([_parts(contest) for contest in contests] or [self.real])
+        self.weights = np.repeat(fastest, lengths) / self.real
         #: Contest of each sample.
-        self.contest = np.repeat(range(len(contests)), [len(contest) for contest in contests])
+        self.contest = np.repeat(range(len(contests)), lengths)
         each = np.array([Extents.of(sample.problem)[:5] for sample in of], float).reshape(-1, 5)
         self.extents = Extents(*each.T)
         #: Whether the sample is of a layer of a model.
@@ -168,11 +170,6 @@ class SampleSet:
         count = min(_TREES, (self.contest[-1] + 1) // _PROBLEMS)
         trees = *trees, *boosted(features, np.log(self.real / seconds), weights, count)
         return replace(calibration, correction=Correction(trees) if trees else None)
-
-
-def _parts(contest: Sequence[Sample]) -> np.ndarray:
-    seconds = np.array([sample.seconds for sample in contest])
-    return seconds.min() / seconds if len(seconds) else seconds
 
 
 def _auxiliary(sample: Sample, constants: Constants, gpu: Gpu) -> float:

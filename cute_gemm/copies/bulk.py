@@ -20,15 +20,12 @@ from cute_gemm.problem.matrix import Matrix
 
 def bulk_access(
     name: AtomName, tensor: Any, tile: Any, smem: Any, dtype: Any, base_alignment: int | None,
-    let: Any, others: dict[str, Any], matrix: Any = None,
+    let: Any, matrix: Any,
 ) -> tuple[TmaAccess, Packing | None]:  # fmt: skip
     """Return the access that copies every box of a tensor once, in bytes if elements share bytes.
 
     Raise OptionError for arguments that TMA does not support.
     """
-    for argument, given in others.items():
-        if given is not None:
-            raise OptionError(f"{argument}={given!r} does not go with atom {name.text!r}")
     kind, bits = element(dtype)
     size = max(1, bits // 8)
     if size > 8:

@@ -23,16 +23,9 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, compact
+from cute_gemm.fixes import search
 from cute_gemm.fixes import smem as layouts
-from cute_gemm.fixes.search import (
-    TilePlacement,
-    cheapest,
-    fix_to,
-    pitch_of,
-    quality,
-    rounds,
-    search,
-)
+from cute_gemm.fixes.search import TilePlacement
 from cute_gemm.fixes.smem import Pattern
 from cute_gemm.rendering.rows import AccessRow, make_row
 
@@ -103,7 +96,7 @@ class Tried(NamedTuple):
 
     def quality(self, index: int) -> tuple[bool, float, int]:
         """Return the quality of an access, independent of its cost."""
-        legal, ideal, bits = quality(self.rows[index])
+        legal, ideal, bits = search.quality(self.rows[index])
         return legal and not self.faults, ideal, bits
 
     def key(self, *indices: int) -> tuple[bool, float, float]:
@@ -129,7 +122,6 @@ class CopySearch:
         self.copy, self.named, self.place = copy, named, place
         self.assumed = [] if named else assumed_partners(copy, accesses)
         self.now = self.evaluated(Change((), {}, copy), accesses)
-        self.threads = len(copy.tiled.partition)
 
     def rows(self) -> tuple[AccessRow, ...]:
         """Return the accesses of copy and named partners with their fixes, fewest changes first."""
@@ -205,7 +197,7 @@ class CopySearch:
     def best_of(self, changes: Iterable[Change], index: int) -> Tried | None:
         """Return the cheapest change for an access; the first of equals."""
         tried = (self.tried(change, index) for change in changes)
-        return cheapest(tried, lambda x: x.rank(index), lambda x: x.ideal(index))
+        return search.cheapest(tried, lambda x: x.rank(index), lambda x: x.ideal(index))
 
     def fix(self, tried: Tried, index: int) -> Fix:
         """Return the fix of an access by a change."""
@@ -218,7 +210,7 @@ class CopySearch:
             sharers = [row for row in map(make_row, assumed) if row.good]
         if {"tensor", "base_alignment"} & arguments.keys():
             arguments = self.place | arguments
-        return fix_to(", ".join(words), tried.rows[index], sharers, arguments)
+        return search.fix_to(", ".join(words), tried.rows[index], sharers, arguments)
 
     # -- global memory -------------------------------------------------------------------------
 
@@ -226,10 +218,10 @@ class CopySearch:
         """Return the fixes of the access of global memory."""
         copy = self.copy
         worst = getattr(self.now.rows[0].analysis, "worst", None)
-        pitch, _ = pitch_of(copy.layout) or (0, 0)
+        pitch, _ = search.pitch_of(copy.layout) or (0, 0)
         tile, extents = TilePlacement(copy.layout, copy.alignment), copy.extents
-        return search(
-            rounds(tile, copy.size, extents or copy.layout.extents, pitch, lambda *_: ()),
+        return search.search(
+            search.rounds(tile, copy.size, extents or copy.layout.extents, pitch, lambda *_: ()),
             self.best_of_round,
             lambda tried: tried.rank(0),
             lambda tried: tried.best(0),
@@ -255,8 +247,8 @@ class CopySearch:
         longer = place.layout.extents != copy.layout.extents
         if longer and (copy.smem is not None or copy.extents is not None):
             return None
-        arguments, new = _in(copy, place.layout, place.alignment)
-        return Change((f"tensor {place.layout}", *place.words), arguments, new)
+        words = f"tensor {place.layout}", *place.words
+        return _in(copy, place.layout, place.alignment, *words)
 
     def changed(self, moved: Iterable[Change]) -> Iterator[Change]:
         """Yield the present copy in new placements, and other copies in all placements."""
@@ -269,7 +261,7 @@ class CopySearch:
     def rearranged(self, copy: Copy) -> Iterator[Change]:
         """Yield other copies of the tile; only wider ones if it is already coalesced."""
         least = self.now.rows[0].bits if self.now.rows[0].good else 0
-        for change in _threads(copy, self.threads, copy.layout):
+        for change in _threads(copy, copy.layout):
             if (change.copy.atom.bits or 0) > least:
                 yield change
 
@@ -289,9 +281,9 @@ class CopySearch:
             patterns = self.patterns(new.copy, new.rows[0].bits // (8 * size))
             tile = patterns and layouts.new_layout(patterns, size, self.copy.layout)
             if tile:
-                words, (arguments, copy) = new.change.words, _into(new.copy, tile.layout)
-                words = (*words, f"into shared memory {tile.what}")
-                yield Change(words, new.change.arguments | arguments, copy)
+                into = _into(new.copy, tile.layout, f"into shared memory {tile.what}")
+                words, arguments, _ = new.change
+                yield Change(words + into.words, arguments | into.arguments, into.copy)
 
     # -- shared memory -------------------------------------------------------------------------
 
@@ -309,7 +301,7 @@ class CopySearch:
                     break
             tried.append(best)
         if copy.atom.matrix is None and index < self.now.own:
-            tried.append(self.best_of(_threads(copy, self.threads, layout), index))
+            tried.append(self.best_of(_threads(copy, layout), index))
         better = [x for x in tried if x is not None]
         ideal = [x for x in better if x.ideal(index)]
         offered = ideal or sorted(better, key=lambda x: x.rank(index))[:1]
@@ -320,7 +312,7 @@ class CopySearch:
     ) -> Iterator[Change]:
         """Yield the copy with other layouts of the tile in shared memory."""
         for tile in layouts.ranked(patterns, self.copy.size, kind, layout, 16):
-            yield Change((tile.what,), *_into(self.copy, tile.layout))
+            yield _into(self.copy, tile.layout, tile.what)
 
     def all_patterns(self) -> Iterator[list[Pattern]]:
         """Yield patterns of copy and partners; then of narrower vectors, and of the copy alone."""
@@ -366,24 +358,23 @@ def _pattern(tiled: TiledCopy, extents: tuple[int, ...]) -> Pattern:
 # -- other copies, other placements ---------------------------------------------------------------
 
 
-def _threads(copy: Copy, threads: int, layout: Layout) -> Iterator[Change]:
+def _threads(copy: Copy, layout: Layout) -> Iterator[Change]:
     """Yield other layouts of the same number of threads, one vector each, longest runs first.
 
     Without shared memory only the longest runs, if any, are tried; for shared memory others may be
     better.
     """
-    several = copy.space == "shared" or copy.smem is not None
-    several = several or choose.contiguous_axis(layout) is None
     if copy.atom.kind == "bulk":  # by one thread
         return
+    shared, threads = copy.space == "shared", len(copy.tiled.partition)
+    several = shared or copy.smem is not None or choose.contiguous_axis(layout) is None
     for axis in _along(layout):
         run = min(widest(copy), choose.run(layout.table(), axis))
         for width in (1 << bit for bit in reversed(range(run.bit_length()))):
-            value = compact(axis, width)
-            orders = _orders(layout.extents, axis, width, threads, copy.space == "shared")
+            value, bits = compact(axis, width), 8 * copy.size * width
+            orders = _orders(layout.extents, axis, width, threads, shared)
             for order in orders if several else islice(orders, 1):
                 tiled = gmem_tiled_copy(universal("", 8 * copy.size), 8 * copy.size, order, value)
-                bits = 8 * copy.size * width
                 if tiled.layouts != copy.tiled.layouts or copy.atom.bits != bits:
                     yield _with_threads(copy, tiled, bits)
 
@@ -437,19 +428,20 @@ def widest(copy: Copy) -> int:
     return max(least, copy.atom.asked(copy.size))
 
 
-def _in(copy: Copy, layout: Layout, alignment: int) -> tuple[dict[str, Any], Copy]:
+def _in(copy: Copy, layout: Layout, alignment: int, *words: str) -> Change:
     """Return the copy of another tensor, with the space and alignment of the present text."""
     arguments: dict[str, Any] = {"tensor": str(layout)}
     if copy.atom.space is None or copy.atom.kind == "cp.async":
         arguments["space"] = copy.space
     if copy.space == "global":
         arguments["base_alignment"] = alignment
-    return arguments, replace(copy, layout=layout, alignment=alignment)
+    return Change(words, arguments, replace(copy, layout=layout, alignment=alignment))
 
 
-def _into(copy: Copy, layout: Layout) -> tuple[dict[str, Any], Copy]:
+def _into(copy: Copy, layout: Layout, *words: str) -> Change:
     """Return the copy with another layout of its tile in shared memory."""
     alignment = ALIGNMENT["shared"]
     if copy.space == "shared":
-        return _in(copy, layout, alignment)
-    return {"smem": str(layout)}, replace(copy, smem=layout, smem_alignment=alignment)
+        return _in(copy, layout, alignment, *words)
+    new = replace(copy, smem=layout, smem_alignment=alignment)
+    return Change(words, {"smem": str(layout)}, new)

@@ -29,6 +29,13 @@ def pair(numbers: Sequence[Any]) -> str:
     return f"({int(numbers[0])},{int(numbers[1])})"
 
 
+def not_with(atom: AtomName, **given: Any) -> None:
+    """Raise OptionError for the first argument that is not None: the atom does not take it."""
+    for argument, value in given.items():
+        if value is not None:
+            raise OptionError(f"{argument}={value!r} does not go with atom {atom.text!r}")
+
+
 def bounded(argument: str, layout: Layout) -> Layout:
     """Return a layout; raise OptionError if it is too large to analyze element by element."""
     if not 0 < layout.size <= MOST_ELEMENTS:
@@ -94,9 +101,7 @@ def bulk_copy(
     packing: Packing | None = None,
 ) -> TiledCopy:  # fmt: skip
     """Return the copy of a tile, or the whole tensor, by one thread in the order of bytes."""
-    for argument, given in (("threads", threads), ("values", values), ("tv", tv)):
-        if given is not None:
-            raise OptionError(f"{argument}={given!r} does not go with atom {atom.text!r}")
+    not_with(atom, threads=threads, values=values, tv=tv)
     covered = layout.extents[0], layout.extents[1]
     if tile is not None:
         covered = extents_of(tile)

@@ -14,7 +14,7 @@ from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.bulk import bulk_access
 from cute_gemm.copies.elements import element
 from cute_gemm.copies.fixes import CopySearch
-from cute_gemm.copies.partition import read_tv, read_values
+from cute_gemm.copies.partition import not_with, read_tv, read_values
 from cute_gemm.copies.partners import named_partners
 from cute_gemm.cute.notation import parse
 from cute_gemm.rendering.rows import AccessRow, access_tables, copy_table, findings, make_row
@@ -295,14 +295,12 @@ def analyze_copy(
     name, numbers, values_text = atom_name(atom), read_let(let), ""
     whole: tuple[int, int] | None = None
     if name.kind == "tma":
-        threaded = {
-            "threads": threads, "values": values, "tv": tv, "reader": reader, "writer": writer,
-            "space": space, "direction": direction, "extents": extents,
-        }  # fmt: skip
         on_arch(name, arch)
-        box, packing = bulk_access(
-            name, tensor, tile, smem, dtype, base_alignment, let, threaded, matrix
-        )
+        not_with(
+            name, threads=threads, values=values, tv=tv, reader=reader, writer=writer, space=space,
+            direction=direction, extents=extents,
+        )  # fmt: skip
+        box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, matrix)
         rows: tuple[AccessRow, ...] = (make_row(box),)
         covered, alignment = box.box, box.matrix.alignment
         sentences = [*findings(rows), *_reduced(rows[0], name)]

@@ -155,10 +155,10 @@ class Layout:
 
     def cpp(self) -> str:
         """Return the C++ type, ``Layout<Shape<_8,_64>,Stride<_64,_1>>``."""
-        affine = f"Layout<{_cpp(self.shape, 'Shape')},{_cpp(self.stride, 'Stride')}>"
+        affine = f"Layout<{tuple_cpp(self.shape, 'Shape')},{tuple_cpp(self.stride, 'Stride')}>"
         if self.swizzle is None:
             return affine
-        return f"ComposedLayout<{self.swizzle.cpp()},{_cpp(self.offset, '')},{affine}>"
+        return f"ComposedLayout<{self.swizzle.cpp()},{tuple_cpp(self.offset, '')},{affine}>"
 
 
 def column_major(*extents: int) -> Layout:
@@ -256,9 +256,10 @@ def _text(value: IntTuple) -> str:
     return str(value)
 
 
-def _cpp(value: IntTuple, kind: str) -> str:
+def tuple_cpp(value: IntTuple, kind: str) -> str:
+    """Return the C++ type of an integer or a tuple; ``kind``: ``"Shape"`` or ``"Stride"``."""
     if isinstance(value, tuple):
-        return f"{kind}<" + ",".join(_cpp(mode, kind) for mode in value) + ">"
+        return f"{kind}<" + ",".join(tuple_cpp(mode, kind) for mode in value) + ">"
     # CuTe names the common constants _0 ... _16384; Int<N> is the same type.
     return f"_{value}" if value in _NAMED else f"Int<{value}>"
 

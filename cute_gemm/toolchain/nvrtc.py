@@ -89,13 +89,11 @@ def build(
         return _compile(unit, arch, paths, start)
 
     key = _key(unit, arch, nvrtc_version())
-    stored = _stored(key, unit, arch)
-    if stored is not None:
+    if stored := _stored(key, unit, arch):
         logger.debug("read %s for %s from the cache", unit.symbol, arch)
         return stored
     with store.locked(key):
-        stored = _stored(key, unit, arch)
-        if stored is not None:
+        if stored := _stored(key, unit, arch):
             return stored
         built, used = (compiler or compile_here)(unit, arch, paths, start)
         # Another NVRTC may be loaded in the process (PyTorch brings one): then the build
