@@ -362,7 +362,8 @@ def _recounted(
 ) -> SharedCounts:  # fmt: skip
     """Return counts with the counted wavefronts and conflicts of ``cp.async``.
 
-    ``tiles`` are counted by base residue; ``times`` visits of each ``over`` of them are made.
+    ``tiles``: numbers of tiles by base residue. The counts are those of ``times`` / ``over`` visits
+    of each tile.
     """
     if access.instruction != "cp.async" or not tiles.any():
         return counts

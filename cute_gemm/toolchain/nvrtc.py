@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -287,15 +288,13 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
     logs = io.StringIO()
     try:
         program = core.Program(unit.source, "c++", _options(arch, paths))
-        try:
-            # Not "ptx": cuda.core then needs the driver.
-            with interruptible():
-                cubin = bytes(program.compile("cubin", logs=logs).code)
-        finally:
-            program.close()
-            _trim_heap()
+        # Not "ptx": cuda.core then needs the driver.
+        with closing(program), interruptible():
+            cubin = bytes(program.compile("cubin", logs=logs).code)
     except Exception as error:
         raise _explained(error, arch, logs.getvalue()) from error
+    finally:
+        _trim_heap()
 
     log = logs.getvalue().replace("\0", "").strip()
     resources = _checked_resources(log, unit)
