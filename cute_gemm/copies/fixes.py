@@ -296,7 +296,8 @@ class CopySearch:
         for kind in kinds:
             best: Tried | None = None
             for patterns in self.all_patterns():
-                best = self.best_of(self.laid_out(layout, patterns, kind), index)
+                tiles = layouts.ranked(patterns, copy.size, kind, layout, 16)
+                best = self.best_of((_into(copy, x.layout, x.what) for x in tiles), index)
                 if best is not None and best.ideal(index):
                     break
             tried.append(best)
@@ -306,13 +307,6 @@ class CopySearch:
         ideal = [x for x in better if x.ideal(index)]
         offered = ideal or sorted(better, key=lambda x: x.rank(index))[:1]
         return [*{x.change.words: x for x in offered}.values()]
-
-    def laid_out(
-        self, layout: Layout, patterns: Sequence[Pattern], kind: layouts.Kind
-    ) -> Iterator[Change]:
-        """Yield the copy with other layouts of the tile in shared memory."""
-        for tile in layouts.ranked(patterns, self.copy.size, kind, layout, 16):
-            yield _into(self.copy, tile.layout, tile.what)
 
     def all_patterns(self) -> Iterator[list[Pattern]]:
         """Yield patterns of copy and partners; then of narrower vectors, and of the copy alone."""
