@@ -294,13 +294,12 @@ class CopySearch:
         tried: list[Tried | None] = []
         kinds = (layouts.swizzled, layouts.atoms, layouts.padded)[: 1 if layout.offset else 3]
         for kind in kinds:
-            best: Tried | None = None
-            for patterns in self.all_patterns():
-                tiles = layouts.ranked(patterns, copy.size, kind, layout, 16)
-                best = self.best_of((_into(copy, x.layout, x.what) for x in tiles), index)
-                if best is not None and best.ideal(index):
-                    break
-            tried.append(best)
+            changes = (
+                _into(copy, tile.layout, tile.what)
+                for patterns in self.all_patterns()
+                for tile in layouts.ranked(patterns, copy.size, kind, layout, 16)
+            )
+            tried.append(self.best_of(changes, index))
         if copy.atom.matrix is None and index < self.now.own:
             tried.append(self.best_of(_threads(copy, layout), index))
         better = [x for x in tried if x is not None]
