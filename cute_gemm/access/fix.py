@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from cute_gemm._text import named
 from cute_gemm.access.accesses import GlobalAccess
 
 
@@ -30,5 +31,4 @@ class Fix:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change and the figures of the report with it, by name."""
-        names = "what", "reading", "figures", "change"
-        return {name: getattr(self, name) for name in names}
+        return named(self, "what", "reading", "figures", "change")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import product
 from math import gcd
+from operator import mul
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -414,19 +415,13 @@ def _tiles_by_extent(modes: tuple[tuple[int, int, int, int], ...], size: int) ->
     return by_extent
 
 
-def _total(weights: np.ndarray, values: np.ndarray) -> int:
+def total(weights: np.ndarray, values: np.ndarray) -> int:
     """Sum ``weights * values`` in unbounded integers: totals of huge launches exceed 2**63."""
     if weights.dtype != object and float(weights.sum()) * float(values.max(initial=0)) < 2**62:
         return int((weights * values).sum())
-    rows, columns = np.nonzero(weights)
-    return sum(
-        w * v
-        for w, v in zip(
-            weights[rows, columns].tolist(),
-            np.broadcast_to(values, weights.shape)[rows, columns].tolist(),
-            strict=True,
-        )
-    )
+    some = weights != 0
+    each = np.broadcast_to(values, weights.shape)[some]
+    return sum(map(mul, weights[some].tolist(), each.tolist()))
 
 
 def _evaluate(
@@ -472,12 +467,12 @@ def _evaluate(
         tiles=number,
         requests=sum(weights.ravel().tolist()),
         off=off,
-        lanes=_total(weights, patterns.lanes[:, None]),
-        sectors=_total(weights, sectors),
-        ideal_sectors=_total(weights, ideal),
-        lines=_total(weights, lines),
-        bytes=_total(weights, used),
-        l2_sectors=_total(weights, fetched),
+        lanes=total(weights, patterns.lanes[:, None]),
+        sectors=total(weights, sectors),
+        ideal_sectors=total(weights, ideal),
+        lines=total(weights, lines),
+        bytes=total(weights, used),
+        l2_sectors=total(weights, fetched),
     )
     return counts, worst, aligned
 
@@ -520,13 +515,8 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
             tile = tile if start is None else _evaluate(access, patterns, start)[0]
         aligned = aligned and fits
         sums[full] += counts
-        worsts[full] = _worse(worsts[full], worst)
+        both = (request for request in (worsts[full], worst) if request is not None)
+        worsts[full] = max(both, key=lambda x: x.sectors - x.ideal_sectors, default=None)
     interior, edge = sums[True], sums[False]
     launch = (interior + edge).times(access.sweeps)
     return GlobalAnalysis(tile, interior, edge, launch, worsts[bool(interior.tiles)], aligned)
-
-
-def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:
-    """Return the request with more sectors above its ideal; the first if equal."""
-    requests = (request for request in (a, b) if request is not None)
-    return max(requests, key=lambda request: request.sectors - request.ideal_sectors, default=None)

@@ -12,7 +12,6 @@ Loads of 8 and 16 bytes join two phases if neighbouring lanes share their vector
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -328,10 +327,8 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
         launch = once.times(access.executions)
         if source is not None:
             visits = sum((tiled.tiles for tiled in gmem.classes(source)), np.zeros(gmem.LINE, int))
-            counted = _counted(access, offsets, source, source.tile, visits)
-            if counted is not None and visits.any():
-                visited = int(visits.sum())
-                launch = _with(launch, [x * access.executions // visited for x in counted])
+            shares = access.executions, int(visits.sum())
+            launch = _recounted(launch, access, offsets, source, source.tile, visits, *shares)
         none = SharedCounts()
         return SharedAnalysis(once, launch, worst, ideal, ways, launch, none, _aligned(access))
     interior, edge, first = SharedCounts(), SharedCounts(), SharedCounts()
@@ -340,9 +337,7 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
         offsets = guarded_offsets(access, valid, place)
         visit = _visit(access, offsets)
         counts = visit[0].times(int(tiles.sum()) * guard.sweeps)
-        counted = _counted(access, offsets, guard, valid, tiles)
-        if counted is not None:
-            counts = _with(counts, [x * guard.sweeps for x in counted])
+        counts = _recounted(counts, access, offsets, guard, valid, tiles, guard.sweeps)
         interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
         first = first if number else visit[0]
         if visit[1] - visit[2] >= worst - ideal:
@@ -361,13 +356,17 @@ def _aligned(access: SharedAccess) -> bool:
     return not bool((offsets[offsets >= 0] % size).any())
 
 
-def _counted(
-    access: SharedAccess, offsets: np.ndarray, source: GlobalAccess, valid: tuple[int, ...],
-    tiles: np.ndarray,
-) -> tuple[int, int] | None:  # fmt: skip
-    """Return counted wavefronts and conflicts of ``cp.async`` in tiles by base residue."""
-    if access.instruction != "cp.async":
-        return None
+def _recounted(
+    counts: SharedCounts, access: SharedAccess, offsets: np.ndarray, source: GlobalAccess,
+    valid: tuple[int, ...], tiles: np.ndarray, times: int, over: int = 1,
+) -> SharedCounts:  # fmt: skip
+    """Return counts with the counted wavefronts and conflicts of ``cp.async``.
+
+    ``tiles``: numbers of tiles by base residue. The counts are those of ``times`` / ``over`` visits
+    of each tile.
+    """
+    if access.instruction != "cp.async" or not tiles.any():
+        return counts
     starts, lengths = source.lanes(valid)
     wavefronts = conflicts = 0
     for residue in np.flatnonzero(tiles).tolist():
@@ -375,9 +374,5 @@ def _counted(
         counted = copy_counts(access.bits, offsets, sources)
         wavefronts += int(tiles[residue]) * int(counted[0].sum())
         conflicts += int(tiles[residue]) * int(counted[1].sum())
-    return wavefronts, conflicts
-
-
-def _with(counts: SharedCounts, counted: Sequence[int]) -> SharedCounts:
-    """Return counts with these counted wavefronts and conflicts."""
-    return replace(counts, counted_wavefronts=counted[0], counted_conflicts=counted[1])
+    wavefronts, conflicts = wavefronts * times // over, conflicts * times // over
+    return replace(counts, counted_wavefronts=wavefronts, counted_conflicts=conflicts)

@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cute_gemm.access.gmem import (
-    LINE,
-    SECTOR,
-    GlobalCounts,
-    TileCosts,
-    base_residue,
-    convolve,
-    one_residue,
-    residue_histogram,
-    tile_classes,
-)
+from cute_gemm.access import gmem
+from cute_gemm.access.gmem import LINE, SECTOR, GlobalCounts, TileCosts
 from cute_gemm.access.smem import MATRIX_ROW_BYTES, MATRIX_ROWS, phase_wavefronts, phase_words
 from cute_gemm.cute.layout import Layout, Swizzle
 
@@ -125,10 +116,10 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
     steps = with_unit(access.box, access.pitch or access.box[unit])
     for begin in access.first_boxes:
         region = with_unit(matrix.shape, max(0, matrix.shape[unit] - begin))
-        tiles = tile_classes(matrix, region, access.box, base + begin * size, steps)
+        tiles = gmem.tile_classes(matrix, region, access.box, base + begin * size, steps)
         for valid, boxes, full, _ in tiles:
             rows, length = valid[1 - unit], valid[unit] * size
-            row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
+            row_starts = gmem.residue_histogram(rows, matrix.stride[1 - unit] * size)
             counts = _boxes(boxes, row_starts, rows, length)
             filled = row - -(-length // MATRIX_ROW_BYTES) * MATRIX_ROW_BYTES
             zeros -= counts.tiles * rows * (-(-row // SECTOR) - -(-filled // SECTOR))
@@ -137,20 +128,19 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
             else:
                 edge += counts
             if begin == 0 and valid == tuple(map(min, access.box, matrix.shape)):
-                first = _boxes(one_residue(base), row_starts, rows, length)
+                first = _boxes(gmem.one_residue(base), row_starts, rows, length)
     return first, interior, edge, zeros
 
 
 def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) -> GlobalCounts:
     """Count boxes of ``rows`` runs of ``length`` bytes; ``boxes`` by residue of their corners."""
-    runs = convolve(boxes, row_starts)
+    runs = gmem.convolve(boxes, row_starts)
     number = sum(boxes.tolist())
 
     def touched(granule: int) -> int:
         residue = np.arange(LINE)
         blocks = (residue + length - 1) // granule - residue // granule + 1
-        # Python integers: totals of huge launches exceed 2**63.
-        return sum(n * c for n, c in zip(runs.tolist(), blocks.tolist(), strict=True))
+        return gmem.total(runs, blocks)
 
     return GlobalCounts(
         tiles=number,
@@ -167,47 +157,36 @@ def _illegal(access: TmaAccess) -> list[str]:
     """Return a sentence for each thing that the driver would refuse."""
     matrix, box = access.matrix, access.box
     size, unit = matrix.element.bytes, matrix.unit
-    what = f"{access.operand}: a tensor map"
     row = box[unit] * size
-    findings = []
     first = max(matrix.alignment, matrix.first_alignment)
-    if first < ALIGNMENT:
-        findings.append(
-            f"{what} requires a base address aligned to {ALIGNMENT} bytes, and this one is aligned "
-            f"to {first}; copy the matrix to an aligned one."
-        )
     steps = [("batch stride", matrix.batch_stride)]
     if matrix.shape[1 - unit] > 1:  # for a single row the map may have any stride
         steps.insert(0, ("leading dimension", matrix.ld))
+    strides = []
     for name, step in steps:
         pitch = step * size
-        if pitch % ALIGNMENT or pitch >= STRIDE_LIMIT:
-            padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
-            fix = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
-            findings.append(
-                f"{what} requires a stride that is a multiple of {ALIGNMENT} bytes below 2**40, "
-                f"and the {name} {step} x {size} bytes is {pitch}; {fix}."
-            )
-    if max(matrix.shape) > EXTENT_LIMIT:
-        findings.append(
-            f"{what} requires extents of at most 2**32, and the shape is {matrix.shape}."
-        )
-    if not all(1 <= extent <= MAX_EXTENT for extent in box):
-        findings.append(
-            f"{what} requires extents of a box between 1 and {MAX_EXTENT}, and the box is {box}; "
-            "move it with several instructions."
-        )
-    if row % ALIGNMENT:
-        findings.append(
-            f"{what} requires rows of a box that are multiples of {ALIGNMENT} bytes, and those "
-            f"of {box} are {row}."
-        )
-    if access.swizzle and row > access.swizzle:
-        findings.append(
-            f"{what} requires rows of a box no longer than the span of the swizzle, "
-            f"{access.swizzle} bytes, and those of {box} are {row}; split the box or take "
-            "a wider swizzle."
-        )
+        padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
+        fix = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
+        rule = f"a stride that is a multiple of {ALIGNMENT} bytes below 2**40, and the {name} "
+        rule += f"{step} x {size} bytes is {pitch}; {fix}."
+        strides.append((pitch % ALIGNMENT or pitch >= STRIDE_LIMIT, rule))
+    rules = [
+        (first < ALIGNMENT,
+         f"a base address aligned to {ALIGNMENT} bytes, and this one is aligned "
+         f"to {first}; copy the matrix to an aligned one."),
+        *strides,
+        (max(matrix.shape) > EXTENT_LIMIT,
+         f"extents of at most 2**32, and the shape is {matrix.shape}."),
+        (not all(1 <= extent <= MAX_EXTENT for extent in box),
+         f"extents of a box between 1 and {MAX_EXTENT}, and the box is {box}; "
+         "move it with several instructions."),
+        (row % ALIGNMENT,
+         f"rows of a box that are multiples of {ALIGNMENT} bytes, and those of {box} are {row}."),
+        (access.swizzle and row > access.swizzle,
+         f"rows of a box no longer than the span of the swizzle, {access.swizzle} bytes, and those "
+         f"of {box} are {row}; split the box or take a wider swizzle."),
+    ]  # fmt: skip
+    findings = [f"{access.operand}: a tensor map requires {rule}" for wrong, rule in rules if wrong]
     if access.direction == "store" and access.multicast > 1:
         findings.append(
             f"{access.operand}: a store cannot be multicast, and multicast is {access.multicast}."
@@ -281,7 +260,7 @@ def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
             f"box {access.box}, sweeps {access.sweeps}, multicast {access.multicast}: expected a "
             "box of at least 1 x 1, no negative sweeps and a multicast of at least 1"
         )
-    base = (base_residue(access.matrix) if base is None else base) % LINE
+    base = (gmem.base_residue(access.matrix) if base is None else base) % LINE
     first, interior, edge, zeros = _count(access, base)
     size = access.matrix.element.bytes
     layout = shared_layout(access)

@@ -101,6 +101,11 @@ def _element(kind: Kind) -> int:
     return {"float64": 8, "complex64": 8, "complex128": 16, "int8": 1}.get(kind.dtype, 4)
 
 
+def _drawn(rng: random.Random, least: float, most: float, unit: int) -> int:
+    """Draw a multiple of a unit, whose logarithm is distributed evenly."""
+    return unit * max(1, round(math.exp(rng.uniform(math.log(least), math.log(most))) / unit))
+
+
 def _batch(kind: Kind, rng: random.Random) -> dict[str, Any]:
     """Draw a batch of small products."""
     m, n, k = (rng.choice((4, 8, 16, 32, 49, 64, rng.randint(1, _SMALL))) for _ in "mnk")
@@ -116,9 +121,7 @@ def _layer(kind: Kind, rng: random.Random) -> dict[str, Any]:
     while True:
         hidden = unit * rng.randint(2, most // unit)
         other = unit * round(hidden * rng.choice(_TIMES) / unit)
-        least, largest = (math.log(x) for x in _TOKENS)
-        of = rng.choice(_MULTIPLES)
-        tokens = of * max(1, round(math.exp(rng.uniform(least, largest)) / of))
+        tokens = _drawn(rng, *_TOKENS, rng.choice(_MULTIPLES))
         if kind.op == "NT":
             tokens = 8 * -(-tokens // 8)  # rows begin at multiples of 16 bytes
         outputs, inputs = rng.choice(((hidden, other), (other, hidden)))
@@ -147,10 +150,7 @@ def _sizes(kind: Kind, rng: random.Random) -> dict[str, Any]:
             most[rng.randrange(3)] = 128
         elif which < 1 / 2:
             most[:2], least[2] = [_FEW, _FEW], _LONG
-        m, n, k = (
-            unit * max(1, round(math.exp(rng.uniform(math.log(x), math.log(y))) / unit))
-            for x, y in zip(least, most, strict=True)
-        )
+        m, n, k = (_drawn(rng, x, y, unit) for x, y in zip(least, most, strict=True))
         moved = size * (m * k + n * k + m * n)
         work = _WORK_OF_SLOW if slow else _WORK[1]
         if _WORK[0] <= m * n * k <= work and moved <= _BYTES:

@@ -101,18 +101,21 @@ def _sample(entry: Entry, candidate: Candidate, whole: GemmProblem, gpu: Gpu) ->
 
 
 class SampleSet:
-    """Contests with data that stays fixed in a fit: extents, and equal footprints.
+    """Contests on a GPU, with data that stays fixed in a fit: extents, and equal footprints.
 
     Samples of one config and the same counts have one footprint.
     """
 
-    def __init__(self, contests: Sequence[Sequence[Sample]]) -> None:
+    def __init__(self, contests: Sequence[Sequence[Sample]], gpu: Gpu) -> None:
+        self.gpu = gpu
         self.samples = of = [sample for contest in contests for sample in contest]
         self.real = np.array([sample.seconds for sample in of])
+        lengths = [len(contest) for contest in contests]
+        fastest = [min((x.seconds for x in contest), default=0.0) for contest in contests]
         #: The least time of a contest over each time: slow configs count less.
-        self.weights = np.concatenate([_parts(contest) for contest in contests] or [self.real])
+        self.weights = np.repeat(fastest, lengths) / self.real
         #: Contest of each sample.
-        self.contest = np.repeat(range(len(contests)), [len(contest) for contest in contests])
+        self.contest = np.repeat(range(len(contests)), lengths)
         each = np.array([Extents.of(sample.problem)[:5] for sample in of], float).reshape(-1, 5)
         self.extents = Extents(*each.T)
         #: Whether the sample is of a layer of a model.
@@ -120,7 +123,8 @@ class SampleSet:
             np.array([sample.problem.A.element.bytes for sample in of]) == 2
         )
         self.slices = np.array([sample.slices for sample in of], float)
-        self._least: tuple[Gpu, np.ndarray] | None = None
+        least = {id(x.problem): least_seconds(gpu, x.problem) for x in of}
+        self.least = np.array([least[id(x.problem)] for x in of])
         twins: dict[Any, int] = {}
         self.twin = [
             twins.setdefault((sample.kernel.name, sample.config, sample.counts), len(twins))
@@ -128,27 +132,19 @@ class SampleSet:
         ]
         firsts = dict(zip(self.twin[::-1], of[::-1], strict=True))
         self.unlike = [firsts[place] for place in range(len(twins))]
-        self.with_passes = [
-            place for place, sample in enumerate(of) if sample.packing or sample.slices > 1
-        ]
         self._auxiliary: tuple[Constants, np.ndarray] | None = None
 
-    def predicted(self, calibration: Calibration, gpu: Gpu) -> np.ndarray:
+    def predicted(self, calibration: Calibration) -> np.ndarray:
         """Return the seconds that a calibration predicts for each sample."""
-        predictions, times, seconds = self._predicted(calibration, gpu)
+        predictions, times, seconds = self._predicted(calibration)
         if calibration.correction is not None:
             features = predictions.features(self.extents, self.slices, times)
             seconds = seconds * calibration.correction.factors(features)
-        if self._least is None or self._least[0] != gpu:
-            least = {id(x.problem): least_seconds(gpu, x.problem) for x in self.samples}
-            self._least = gpu, np.array([least[id(x.problem)] for x in self.samples])
-        return np.maximum(seconds, self._least[1])
+        return np.maximum(seconds, self.least)
 
-    def _predicted(
-        self, calibration: Calibration, gpu: Gpu
-    ) -> tuple[Predictions, Times, np.ndarray]:
+    def _predicted(self, calibration: Calibration) -> tuple[Predictions, Times, np.ndarray]:
         """Return predictions, times, and seconds with auxiliary kernels, all uncorrected."""
-        constants = calibration.constants
+        constants, gpu = calibration.constants, self.gpu
         footprints = [
             footprint(x.counts, x.kernel.pace(x.config, calibration), constants, gpu)
             for x in self.unlike
@@ -156,15 +152,13 @@ class SampleSet:
         predictions = Predictions(footprints, gpu).of(self.twin)
         times = predictions.times(self.extents, self.slices)
         if self._auxiliary is None or self._auxiliary[0] != constants:
-            auxiliary = np.zeros(len(self.samples))
-            for place in self.with_passes:
-                auxiliary[place] = _auxiliary(self.samples[place], constants, gpu)
-            self._auxiliary = constants, auxiliary
+            auxiliary = [_auxiliary(sample, constants, gpu) for sample in self.samples]
+            self._auxiliary = constants, np.array(auxiliary)
         return predictions, times, times.seconds + self._auxiliary[1]
 
-    def corrected(self, calibration: Calibration, gpu: Gpu) -> Calibration:
+    def corrected(self, calibration: Calibration) -> Calibration:
         """Return a calibration with further trees for the remaining errors."""
-        predictions, times, seconds = self._predicted(calibration, gpu)
+        predictions, times, seconds = self._predicted(calibration)
         features = predictions.features(self.extents, self.slices, times)
         trees: tuple[Tree, ...] = ()
         if calibration.correction is not None:
@@ -176,11 +170,6 @@ class SampleSet:
         count = min(_TREES, (self.contest[-1] + 1) // _PROBLEMS)
         trees = *trees, *boosted(features, np.log(self.real / seconds), weights, count)
         return replace(calibration, correction=Correction(trees) if trees else None)
-
-
-def _parts(contest: Sequence[Sample]) -> np.ndarray:
-    seconds = np.array([sample.seconds for sample in contest])
-    return seconds.min() / seconds if len(seconds) else seconds
 
 
 def _auxiliary(sample: Sample, constants: Constants, gpu: Gpu) -> float:
@@ -195,10 +184,10 @@ def _auxiliary(sample: Sample, constants: Constants, gpu: Gpu) -> float:
 
 def quality(contests: Sequence[Sequence[Sample]], calibration: Calibration, gpu: Gpu) -> Quality:
     """Return the accuracy of a calibration's predictions and selections in these contests."""
-    known = SampleSet(contests)
+    known = SampleSet(contests, gpu)
     if not known.samples:
         return Quality(0.0, 0.0, 1.0)
-    said, real = known.predicted(calibration, gpu), known.real
+    said, real = known.predicted(calibration), known.real
     errors, losses = np.log(said / real), []
     for place, contest in enumerate(contests):
         part = known.contest == place
@@ -226,13 +215,12 @@ def fitted(
     correction. A kernel and type with fewer than 12 times keeps its pace. Then trees extend the
     correction, a tree for 8 problems, 200 at most.
     """
-    known = SampleSet([contest for contest in contests if contest])
+    known = SampleSet([contest for contest in contests if contest], gpu)
     begin = replace(start, gpu=gpu.name, source=source, bases={})
     every = _numbers(known.samples, begin)
     if not every:
         return begin
-    now = _solved(known, every, begin, gpu, tell)
-    now = known.corrected(now, gpu)
+    now = known.corrected(_solved(known, every, begin, tell))
     bases: dict[str, dict[str, Basis]] = {}
     for (kernel, kind), of in _by_kernel(known.samples).items():
         rms = quality([of], now, gpu).rms
@@ -282,7 +270,7 @@ def _put_constants(calibration: Calibration, values: dict[str, float]) -> Calibr
 
 
 def _solved(
-    known: SampleSet, every: Sequence[_Numbers], begin: Calibration, gpu: Gpu,
+    known: SampleSet, every: Sequence[_Numbers], begin: Calibration,
     tell: Callable[[str, int, int], None],
 ) -> Calibration:  # fmt: skip
     """Return a calibration with the numbers that predict the samples best."""
@@ -304,7 +292,7 @@ def _solved(
         return calibration
 
     def errors(moved: np.ndarray) -> np.ndarray:
-        said = np.log(known.predicted(at(moved), gpu))
+        said = np.log(known.predicted(at(moved)))
         tell("fit", min(next(calls), _CALLS), _CALLS)
         return np.append(known.weights * (said - logarithms) / _ERROR, moved / math.log(_MOVED))
 

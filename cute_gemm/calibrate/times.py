@@ -123,11 +123,8 @@ def joined(several: Sequence[Times]) -> Times:
 
 def divided(contests: Iterable[Contest]) -> tuple[list[Contest], list[Contest]]:
     """Return the contests to fit, and every fourth, which is held out."""
-    known: list[Contest] = []
-    held: list[Contest] = []
-    for place, contest in enumerate(contests):
-        (held if place % 4 == 3 else known).append(contest)
-    return known, held
+    every = list(contests)
+    return [contest for place, contest in enumerate(every) if place % 4 != 3], every[3::4]
 
 
 def measured(contest: Contest, microseconds: dict[Entry, float]) -> Contest:

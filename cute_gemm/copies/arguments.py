@@ -14,14 +14,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.elements import element, of_bits
 from cute_gemm.copies.packed import Packing
-from cute_gemm.copies.partition import (
-    bounded,
-    bulk_copy,
-    extents_of,
-    pair,
-    read_tv,
-    tiled_copy,
-)
+from cute_gemm.copies.partition import bounded, bulk_copy, extents_of, pair, read_tv, tiled_copy
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, composes
 from cute_gemm.cute.notation import Printed, as_indexed, as_printed
@@ -54,6 +47,12 @@ class Copy:
     tiled: TiledCopy
     extents: tuple[int, int] | None = None
     packing: Packing | None = None
+
+    @property
+    def sides(self) -> list[tuple[Layout, int]]:
+        """Layouts and alignments of the tensor and of ``smem``, if the copy has one."""
+        tensor = self.layout, self.alignment
+        return [tensor] if self.smem is None else [tensor, (self.smem, self.smem_alignment)]
 
     @property
     def units(self) -> str:
@@ -97,7 +96,9 @@ def understood(
             "offsets, for copies of all tiles, or one tile of coordinates"
         )
     if smem is not None:
-        texts["smem"] = _first_stage(printed, as_printed(smem, numbers))
+        texts["smem"] = of_stages = as_printed(smem, numbers)
+        if (printed.layout.rank, of_stages.layout.rank) == (2, 3):  # of stages, the first
+            texts["smem"] = of_stages._replace(layout=of_stages.layout[:2])
     layouts = {argument: _tile_layout(argument, text, bits) for argument, text in texts.items()}
     layout, target = layouts["tensor"], layouts.get("smem")
     where, way = _where(name, printed.space, space, direction)
@@ -267,17 +268,6 @@ def read_let(let: Any) -> tuple[int, ...]:
     return numbers
 
 
-def _first_stage(tensor: Printed, smem: Printed) -> Printed:
-    """Return the tile in shared memory: of several stages, the first."""
-    layout = smem.layout
-    if (tensor.layout.rank, layout.rank) != (2, 3):
-        return smem
-    shape: Any = layout.shape
-    stride: Any = layout.stride
-    first = Layout(shape[:2], stride[:2], layout.swizzle, layout.offset)
-    return smem._replace(layout=first)
-
-
 def undivided(layout: Layout, tiled: TiledCopy) -> str:
     """Return why a copy does not divide a tile by CuTe's algebra, or ""."""
     for mode, (extent, step) in enumerate(zip(layout.extents, tiled.tile, strict=True)):
@@ -286,9 +276,7 @@ def undivided(layout: Layout, tiled: TiledCopy) -> str:
                 f"has {extent} elements in mode {mode}, which the {step} that one copy covers "
                 "there do not divide; expected a multiple (and extents=, if the matrix has fewer)"
             )
-        shape: Any = layout.shape
-        stride: Any = layout.stride
-        modes = Layout(shape[mode], stride[mode])
+        modes = layout.affine[mode]
         values = tiled.layouts[1].extents[mode] if tiled.layouts else 1
         for many, apart in ((step, 1), (values, 1), (step // values, values)):
             if not composes(modes, many, apart):
@@ -319,11 +307,10 @@ def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
             f"{argument} is printed with elements of {printed.bits} bits, and dtype has {bits}"
             + f"; expected dtype={name!r}" * bool(name)
         )
-    shape: Any = layout.shape
-    stride: Any = layout.stride
     if layout.rank == 3:  # the tiles of a pipeline, one after the other
-        modes = (shape[0], shape[1:]), (stride[0], stride[1:])
-        layout = Layout(*modes, layout.swizzle, layout.offset)
+        modes = layout[0], layout[1:]
+        shape, stride = tuple(x.shape for x in modes), tuple(x.stride for x in modes)
+        layout = Layout(shape, stride, layout.swizzle, layout.offset)
     if layout.rank != 2:
         raise OptionError(
             f"{argument} {layout} has {counted(layout.rank, 'mode')}; expected two for a tile, "

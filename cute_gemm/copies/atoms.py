@@ -41,6 +41,11 @@ class AtomName:
             return "cp.async"
         return f"{self.verb or {'load': 'ld', 'store': 'st'}[direction]}.{space}"
 
+    def asked(self, size: int) -> int:
+        """Return how many elements of ``size`` bytes the specified vector has."""
+        bits = 128 if self.matrix is not None else self.bits or self.most
+        return max(1, bits // (8 * size))
+
     @property
     def reduces(self) -> bool:
         """Whether it combines values with those in memory."""

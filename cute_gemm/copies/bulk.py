@@ -20,15 +20,12 @@ from cute_gemm.problem.matrix import Matrix
 
 def bulk_access(
     name: AtomName, tensor: Any, tile: Any, smem: Any, dtype: Any, base_alignment: int | None,
-    let: Any, others: dict[str, Any], matrix: Any = None,
+    let: Any, matrix: Any,
 ) -> tuple[TmaAccess, Packing | None]:  # fmt: skip
     """Return the access that copies every box of a tensor once, in bytes if elements share bytes.
 
     Raise OptionError for arguments that TMA does not support.
     """
-    for argument, given in others.items():
-        if given is not None:
-            raise OptionError(f"{argument}={given!r} does not go with atom {name.text!r}")
     kind, bits = element(dtype)
     size = max(1, bits // 8)
     if size > 8:
@@ -59,14 +56,14 @@ def bulk_access(
     if tile is None:
         raise OptionError(f"tile is missing; expected the box of atom {name.text!r}: (128, 64)")
     alignment = tensor_alignment("tensor", printed, "global", kind, size, base_alignment)
-    if begun(alignment, start, bits) < min(alignment, tma.ALIGNMENT):
+    first = begun(alignment, start, bits)
+    if first < min(alignment, tma.ALIGNMENT):
         raise OptionError(
             f"tensor begins at element {start} of the matrix; expected coordinates of a "
             f"multiple of {tma.ALIGNMENT} bytes"
         )
-    alignment = begun(alignment, start, bits)
     extents = layout.extents[0], layout.extents[1]
-    place = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], alignment)
+    place = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], first)
     target = None if smem is None else as_printed(smem, values).layout
     box = extents_of(tile)
     if packing:

@@ -8,25 +8,21 @@ from cute_gemm.arrays.base import dtype_name
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError
 
-#: Names of types in PTX, C++ CuTe, CuTe DSL and NumPy by bytes, in lower case and without ``_t``.
-_BYTES = {
-    1: "uint8 u8 s8 b8 i8 f8 byte char bool boolean float8_e4m3fn float8_e5m2 float8_e4m3 "
+#: Names of types in PTX, C++ CuTe, CuTe DSL and NumPy by bits, in lower case and without ``_t``.
+_NAMES = {
+    8: "uint8 u8 s8 b8 i8 f8 byte char bool boolean float8_e4m3fn float8_e5m2 float8_e4m3 "
        "float8_e8m0fnu float_e4m3 float_e5m2 float_ue4m3 float_ue8m0 float8e4m3fn float8e4m3 "
        "float8e5m2 float8e8m0fnu f8e4m3fn f8e5m2 f8e8m0fnu e4m3 e5m2 ue8m0",
-    2: "int16 uint16 u16 s16 b16 i16 half f16 fp16 bfloat16 bf16 short",
-    4: "uint32 u32 s32 b32 i32 int unsigned float f32 fp32 tfloat32 tf32",
-    8: "int64 uint64 u64 s64 b64 i64 double f64 fp64 cf32 float2",
-    16: "b128 uint128 float4 double2 cf64",
-}  # fmt: skip
-#: Names of types whose elements share bytes, by bits.
-_SUBBYTE = {
+    16: "int16 uint16 u16 s16 b16 i16 half f16 fp16 bfloat16 bf16 short",
+    32: "uint32 u32 s32 b32 i32 int unsigned float f32 fp32 tfloat32 tf32",
+    64: "int64 uint64 u64 s64 b64 i64 double f64 fp64 cf32 float2",
+    128: "b128 uint128 float4 double2 cf64",
     4: "int4 uint4 int4b uint4b i4 s4 u4 b4 float_e2m1 float4e2m1fn float4_e2m1fn f4e2m1fn e2m1",
     6: "float_e3m2 float_e2m3 float6e3m2fn float6e2m3fn float6_e3m2fn float6_e2m3fn f6e3m2fn "
        "f6e2m3fn b6 e3m2 e2m3",
 }  # fmt: skip
 _BITS = {row.name: 8 * row.bytes for row in DTYPES.values()}
-_BITS |= {name: 8 * size for size, names in _BYTES.items() for name in names.split()}
-_BITS |= {name: bits for bits, names in _SUBBYTE.items() for name in names.split()}
+_BITS |= {name: bits for bits, names in _NAMES.items() for name in names.split()}
 
 
 def element(dtype: Any) -> tuple[str, int]:

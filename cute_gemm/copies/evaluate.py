@@ -26,8 +26,7 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         limit = _matrix_limit(copy, rows)
         if not limit:
             return [_shared(rows, copy.layout, copy.direction, copy.alignment)], rows
-    asked = asked_width(copy)
-    width = asked
+    width = asked = atom.asked(copy.size)
     while True:
         if copy.tiled.partition.shape[1] % width == 0:
             tiled = replace(copy.tiled, atom=universal("", width * bits))
@@ -62,12 +61,6 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
     return [load, store], tiled
 
 
-def asked_width(copy: Copy) -> int:
-    """Return the elements of the vector that the atom specifies."""
-    bits = 128 if copy.atom.matrix is not None else copy.atom.bits or copy.atom.most
-    return max(1, bits // (8 * copy.size))
-
-
 def _global(tiled: TiledCopy, copy: Copy) -> GlobalAccess:
     """Return the access of the tensor by ``tiled``."""
     return global_access(
@@ -92,11 +85,7 @@ def _fits(tiled: TiledCopy, copy: Copy, misaligned: bool) -> bool:
     return _inside(tiled, copy) and all(
         contiguous(at := tiled.offsets(layout))
         and (misaligned or _aligned(at, alignment, copy.size))
-        for layout, alignment in (
-            (copy.layout, copy.alignment),
-            (copy.smem, copy.smem_alignment),
-        )
-        if layout is not None
+        for layout, alignment in copy.sides
     )
 
 
@@ -116,7 +105,7 @@ def _inside(tiled: TiledCopy, copy: Copy) -> bool:
 
 def _within(copy: Copy) -> str:
     """Return the extent of the matrix if it limits vectors, else ""."""
-    if copy.extents is None or copy.extents[copy.axis] % asked_width(copy) == 0:
+    if copy.extents is None or copy.extents[copy.axis] % copy.atom.asked(copy.size) == 0:
         return ""
     of_bytes = " bytes" if copy.packing else ""
     return f", of the {copy.extents[copy.axis]}{of_bytes} in mode {copy.axis}"

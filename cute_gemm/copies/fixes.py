@@ -17,24 +17,16 @@ from cute_gemm.access import gmem
 from cute_gemm.access.fix import Fix
 from cute_gemm.copies.arguments import ALIGNMENT, Copy, undivided
 from cute_gemm.copies.atoms import atom_name
-from cute_gemm.copies.evaluate import asked_width, evaluated
-from cute_gemm.copies.partners import NamedPartner, buffer_of
+from cute_gemm.copies.evaluate import evaluated
+from cute_gemm.copies.partners import NamedPartner, assumed_partners, buffer_of
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, column_major, row_major
+from cute_gemm.cute.layout import Layout, compact
+from cute_gemm.fixes import search
 from cute_gemm.fixes import smem as layouts
-from cute_gemm.fixes.search import (
-    TilePlacement,
-    cheapest,
-    fix_to,
-    pitch_of,
-    quality,
-    rounds,
-    search,
-)
+from cute_gemm.fixes.search import TilePlacement
 from cute_gemm.fixes.smem import Pattern
-from cute_gemm.fixes.tiles import Partner
 from cute_gemm.rendering.rows import AccessRow, make_row
 
 
@@ -64,7 +56,7 @@ class Tried(NamedTuple):
     @property
     def own(self) -> int:
         """Number of accesses of the copy itself."""
-        return 1 + (self.copy.smem is not None)
+        return len(self.copy.sides)
 
     @property
     def faults(self) -> bool:
@@ -104,7 +96,7 @@ class Tried(NamedTuple):
 
     def quality(self, index: int) -> tuple[bool, float, int]:
         """Return the quality of an access, independent of its cost."""
-        legal, ideal, bits = quality(self.rows[index])
+        legal, ideal, bits = search.quality(self.rows[index])
         return legal and not self.faults, ideal, bits
 
     def key(self, *indices: int) -> tuple[bool, float, float]:
@@ -120,32 +112,35 @@ class Tried(NamedTuple):
 
 
 class CopySearch:
-    """The search for fixes of one copy, with its named and assumed partners."""
+    """The search for fixes of one copy, with its named and assumed partners.
 
-    def __init__(
-        self, copy: Copy, named: Sequence[NamedPartner], assumed: Sequence[Partner]
-    ) -> None:
-        self.copy, self.named, self.assumed = copy, named, assumed
+    ``place``: arguments that fixes with another placement of the tensor have in addition.
+    """
+
+    def __init__(self, copy: Copy, named: Sequence[NamedPartner], place: dict[str, Any]) -> None:
         accesses, self.tiled = evaluated(copy)
+        self.copy, self.named, self.place = copy, named, place
+        self.assumed = [] if named else assumed_partners(copy, accesses)
         self.now = self.evaluated(Change((), {}, copy), accesses)
-        self.threads = len(copy.tiled.partition)
 
-    def fixes(self) -> list[tuple[Fix, ...]]:
-        """Return the fixes of each access of copy and named partners, fewest changes first."""
+    def rows(self) -> tuple[AccessRow, ...]:
+        """Return the accesses of copy and named partners with their fixes, fewest changes first."""
         now = self.now
-        offered: list[list[Tried]] = []
-        for index, row in enumerate(now.rows):
-            if now.best(index):
-                offered.append([])
-            else:
-                is_global = row.space == "global"
-                offered.append(self.of_global() if is_global else self.of_shared(index))
+        offered = [[] if now.best(index) else self.better(index) for index in range(len(now.rows))]
         # A fix of the tensor's side that changes shared memory may fix the other accesses too.
         for index in range(1, len(offered) if now.own > 1 else 0):
             if not any(tried.rows[index].good for tried in (now, *offered[index])):
                 both = (x for x in offered[0] if "smem" in x.change.arguments)
                 offered[index][:0] = [x for x in both if self.cheaper(x, index)]
-        return [tuple(self.fix(x, index) for x in tried) for index, tried in enumerate(offered)]
+        return tuple(
+            replace(row, fixes=tuple(self.fix(x, index) for x in offered[index]))
+            for index, row in enumerate(now.rows)
+        )
+
+    def better(self, index: int) -> list[Tried]:
+        """Return the fixes of an access."""
+        is_global = self.now.rows[index].space == "global"
+        return self.of_global() if is_global else self.of_shared(index)
 
     # -- trying --------------------------------------------------------------------------------
 
@@ -159,9 +154,8 @@ class CopySearch:
     def tried(self, change: Change, index: int) -> Tried | None:
         """Return an evaluated change; None if illegal or without gain for the access ``index``."""
         words, arguments, copy = change
-        for layout in (copy.layout, copy.smem):
-            if layout is not None and undivided(layout, copy.tiled):
-                return None
+        if any(undivided(layout, copy.tiled) for layout, _ in copy.sides):
+            return None
         written = copy.direction == "store" and not copy.atom.reduces
         if ("tensor" in arguments or written) and copy.aliases():
             return None
@@ -178,10 +172,9 @@ class CopySearch:
         old = self.now
         if new.faults or len(new.rows) != len(old.rows):
             return False
-        layout = buffer_of(new.copy)
+        layout, _ = new.copy.sides[-1]
         for side, partner in enumerate(self.named, old.own):
             after, before = new.rows[side], old.rows[side]
-            assert layout is not None
             if partner.transposed(layout) or (partner.fits(before) and not partner.fits(after)):
                 return False
         legal = [*filter(old.aligned, range(len(old.rows)))]
@@ -204,7 +197,7 @@ class CopySearch:
     def best_of(self, changes: Iterable[Change], index: int) -> Tried | None:
         """Return the cheapest change for an access; the first of equals."""
         tried = (self.tried(change, index) for change in changes)
-        return cheapest(tried, lambda x: x.rank(index), lambda x: x.ideal(index))
+        return search.cheapest(tried, lambda x: x.rank(index), lambda x: x.ideal(index))
 
     def fix(self, tried: Tried, index: int) -> Fix:
         """Return the fix of an access by a change."""
@@ -215,7 +208,9 @@ class CopySearch:
             # The assumed partners that are free of conflicts after the change.
             assumed = filter(None, (partner.access(layout) for partner in self.assumed))
             sharers = [row for row in map(make_row, assumed) if row.good]
-        return fix_to(", ".join(words), tried.rows[index], sharers, arguments)
+        if {"tensor", "base_alignment"} & arguments.keys():
+            arguments = self.place | arguments
+        return search.fix_to(", ".join(words), tried.rows[index], sharers, arguments)
 
     # -- global memory -------------------------------------------------------------------------
 
@@ -223,10 +218,10 @@ class CopySearch:
         """Return the fixes of the access of global memory."""
         copy = self.copy
         worst = getattr(self.now.rows[0].analysis, "worst", None)
-        pitch, _ = pitch_of(copy.layout) or (0, 0)
+        pitch, _ = search.pitch_of(copy.layout) or (0, 0)
         tile, extents = TilePlacement(copy.layout, copy.alignment), copy.extents
-        return search(
-            rounds(tile, copy.size, extents or copy.layout.extents, pitch, lambda *_: ()),
+        return search.search(
+            search.rounds(tile, copy.size, extents or copy.layout.extents, pitch, lambda *_: ()),
             self.best_of_round,
             lambda tried: tried.rank(0),
             lambda tried: tried.best(0),
@@ -252,8 +247,8 @@ class CopySearch:
         longer = place.layout.extents != copy.layout.extents
         if longer and (copy.smem is not None or copy.extents is not None):
             return None
-        arguments, new = _in(copy, place.layout, place.alignment)
-        return Change((f"tensor {place.layout}", *place.words), arguments, new)
+        words = f"tensor {place.layout}", *place.words
+        return _in(copy, place.layout, place.alignment, *words)
 
     def changed(self, moved: Iterable[Change]) -> Iterator[Change]:
         """Yield the present copy in new placements, and other copies in all placements."""
@@ -266,7 +261,7 @@ class CopySearch:
     def rearranged(self, copy: Copy) -> Iterator[Change]:
         """Yield other copies of the tile; only wider ones if it is already coalesced."""
         least = self.now.rows[0].bits if self.now.rows[0].good else 0
-        for change in _threads(copy, self.threads, copy.layout):
+        for change in _threads(copy, copy.layout):
             if (change.copy.atom.bits or 0) > least:
                 yield change
 
@@ -286,39 +281,31 @@ class CopySearch:
             patterns = self.patterns(new.copy, new.rows[0].bits // (8 * size))
             tile = patterns and layouts.new_layout(patterns, size, self.copy.layout)
             if tile:
-                words, (arguments, copy) = new.change.words, _into(new.copy, tile.layout)
-                words = (*words, f"into shared memory {tile.what}")
-                yield Change(words, new.change.arguments | arguments, copy)
+                into = _into(new.copy, tile.layout, f"into shared memory {tile.what}")
+                words, arguments, _ = new.change
+                yield Change(words + into.words, arguments | into.arguments, into.copy)
 
     # -- shared memory -------------------------------------------------------------------------
 
     def of_shared(self, index: int) -> list[Tried]:
         """Return the fixes of an access of shared memory: another layout, or another copy."""
         copy = self.copy
-        layout = buffer_of(copy)
-        assert layout is not None
+        layout, _ = copy.sides[-1]
         tried: list[Tried | None] = []
         kinds = (layouts.swizzled, layouts.atoms, layouts.padded)[: 1 if layout.offset else 3]
         for kind in kinds:
-            best: Tried | None = None
-            for patterns in self.all_patterns():
-                best = self.best_of(self.laid_out(layout, patterns, kind), index)
-                if best is not None and best.ideal(index):
-                    break
-            tried.append(best)
+            changes = (
+                _into(copy, tile.layout, tile.what)
+                for patterns in self.all_patterns()
+                for tile in layouts.ranked(patterns, copy.size, kind, layout, 16)
+            )
+            tried.append(self.best_of(changes, index))
         if copy.atom.matrix is None and index < self.now.own:
-            tried.append(self.best_of(_threads(copy, self.threads, layout), index))
+            tried.append(self.best_of(_threads(copy, layout), index))
         better = [x for x in tried if x is not None]
         ideal = [x for x in better if x.ideal(index)]
         offered = ideal or sorted(better, key=lambda x: x.rank(index))[:1]
         return [*{x.change.words: x for x in offered}.values()]
-
-    def laid_out(
-        self, layout: Layout, patterns: Sequence[Pattern], kind: layouts.Kind
-    ) -> Iterator[Change]:
-        """Yield the copy with other layouts of the tile in shared memory."""
-        for tile in layouts.ranked(patterns, self.copy.size, kind, layout, 16):
-            yield Change((tile.what,), *_into(self.copy, tile.layout))
 
     def all_patterns(self) -> Iterator[list[Pattern]]:
         """Yield patterns of copy and partners; then of narrower vectors, and of the copy alone."""
@@ -329,7 +316,7 @@ class CopySearch:
             [_pattern(copy, extents) for copy in copies if copy.covers(extents)]
             for copies in (asked, now)
         ]
-        for width in dict.fromkeys((asked_width(self.copy), self.tiled.values)):
+        for width in dict.fromkeys((self.copy.atom.asked(self.copy.size), self.tiled.values)):
             patterns = self.patterns(self.copy, width)
             yield from ([*patterns, *others] for others in partners if patterns and others)
             if patterns and not self.named:
@@ -364,24 +351,23 @@ def _pattern(tiled: TiledCopy, extents: tuple[int, ...]) -> Pattern:
 # -- other copies, other placements ---------------------------------------------------------------
 
 
-def _threads(copy: Copy, threads: int, layout: Layout) -> Iterator[Change]:
+def _threads(copy: Copy, layout: Layout) -> Iterator[Change]:
     """Yield other layouts of the same number of threads, one vector each, longest runs first.
 
     Without shared memory only the longest runs, if any, are tried; for shared memory others may be
     better.
     """
-    several = copy.space == "shared" or copy.smem is not None
-    several = several or choose.contiguous_axis(layout) is None
     if copy.atom.kind == "bulk":  # by one thread
         return
+    shared, threads = copy.space == "shared", len(copy.tiled.partition)
+    several = shared or copy.smem is not None or choose.contiguous_axis(layout) is None
     for axis in _along(layout):
         run = min(widest(copy), choose.run(layout.table(), axis))
         for width in (1 << bit for bit in reversed(range(run.bit_length()))):
-            value = row_major(1, width) if axis else column_major(width, 1)
-            orders = _orders(layout.extents, axis, width, threads, copy.space == "shared")
+            value, bits = compact(axis, width), 8 * copy.size * width
+            orders = _orders(layout.extents, axis, width, threads, shared)
             for order in orders if several else islice(orders, 1):
                 tiled = gmem_tiled_copy(universal("", 8 * copy.size), 8 * copy.size, order, value)
-                bits = 8 * copy.size * width
                 if tiled.layouts != copy.tiled.layouts or copy.atom.bits != bits:
                     yield _with_threads(copy, tiled, bits)
 
@@ -405,10 +391,9 @@ def _orders(
             continue
         if extents[1 - axis] % (threads // lanes):
             continue
-        shape = (threads // lanes, lanes) if axis else (lanes, threads // lanes)
-        yield row_major(*shape) if axis else column_major(*shape)
+        yield compact(axis, lanes, threads // lanes)
         if both and 1 < lanes < threads:
-            yield column_major(*shape) if axis else row_major(*shape)
+            yield compact(1 - axis, threads // lanes, lanes)
 
 
 def _with_threads(copy: Copy, tiled: TiledCopy, bits: int) -> Change:
@@ -433,22 +418,23 @@ def widest(copy: Copy) -> int:
     The width of a reduction does not change: the name of its atom is that of one operation.
     """
     least = 0 if copy.atom.kind == "reduce" else choose.VECTOR // copy.size
-    return max(least, asked_width(copy))
+    return max(least, copy.atom.asked(copy.size))
 
 
-def _in(copy: Copy, layout: Layout, alignment: int) -> tuple[dict[str, Any], Copy]:
+def _in(copy: Copy, layout: Layout, alignment: int, *words: str) -> Change:
     """Return the copy of another tensor, with the space and alignment of the present text."""
     arguments: dict[str, Any] = {"tensor": str(layout)}
     if copy.atom.space is None or copy.atom.kind == "cp.async":
         arguments["space"] = copy.space
     if copy.space == "global":
         arguments["base_alignment"] = alignment
-    return arguments, replace(copy, layout=layout, alignment=alignment)
+    return Change(words, arguments, replace(copy, layout=layout, alignment=alignment))
 
 
-def _into(copy: Copy, layout: Layout) -> tuple[dict[str, Any], Copy]:
+def _into(copy: Copy, layout: Layout, *words: str) -> Change:
     """Return the copy with another layout of its tile in shared memory."""
     alignment = ALIGNMENT["shared"]
     if copy.space == "shared":
-        return _in(copy, layout, alignment)
-    return {"smem": str(layout)}, replace(copy, smem=layout, smem_alignment=alignment)
+        return _in(copy, layout, alignment, *words)
+    new = replace(copy, smem=layout, smem_alignment=alignment)
+    return Change(words, {"smem": str(layout)}, new)

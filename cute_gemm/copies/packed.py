@@ -7,7 +7,7 @@ bits, is that of the bytes that they share. Layouts that begin or end within a b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, log2
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
 
 
-class _TornError(ValueError):
+class _TornError(Exception):
     """A byte whose elements are not neighbours; the argument is its coordinate."""
 
 
@@ -38,13 +38,11 @@ class Packing:
         if bits % 8 == 0:
             return None
         many = 8 // gcd(8, bits)
-        axis = choose.contiguous_axis(layout)
-        return cls(dtype, many, many * bits // 8, 1 if axis is None else axis)
+        return cls(dtype, many, many * bits // 8, choose.unit_mode(layout))
 
     def pitched(self, layout: Layout) -> None:
         """Raise OptionError for a tile of a matrix whose rows begin within a byte."""
-        stride: Any = layout.stride
-        pitch = stride[1 - self.axis]
+        pitch = layout[1 - self.axis].stride
         if isinstance(pitch, int) and pitch % self.elements:
             raise self._refused("tensor", layout, _TornError((1, 0) if self.axis else (0, 1)))
 
@@ -80,11 +78,8 @@ class Packing:
         return self._scaled(extents, self.bytes, self.elements)
 
     def _scaled(self, given: tuple[int, int], old: int, new: int) -> tuple[int, int]:
-        first, second = (
-            extent // old * new if mode == self.axis else extent
-            for mode, extent in enumerate(given)
-        )
-        return first, second
+        along = given[self.axis] // old * new
+        return (given[0], along) if self.axis else (along, given[1])
 
     def partition(self, tv: Layout, places: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
         """Return coordinates [threads, values, 2] of elements in a tile as those of bytes."""
@@ -138,25 +133,20 @@ class Packing:
 
 def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
     """Return the layout with ``new`` units in place of each ``old`` units along ``axis``."""
-    swizzle, down = layout.swizzle, log2(old / new)
-    if swizzle is not None:
-        if not down.is_integer() or swizzle.base < down or layout.offset % old:
-            raise _TornError((0, 0))
-        swizzle = type(swizzle)(swizzle.bits, swizzle.base - int(down), swizzle.shift)
+    swizzle = layout.swizzle and layout.swizzle.in_units(old / new)
+    if layout.swizzle and (swizzle is None or layout.offset % old):
+        raise _TornError((0, 0))
     try:
         recast = from_map(_cut_anew(layout.affine.table(), axis, old, new))
-    except _TornError:
-        raise
     except ValueError:
         raise _TornError((0, 0)) from None
-    given: Any = layout.stride
-    shape: Any = recast.shape
-    stride: Any = list(recast.stride)  # type: ignore[arg-type]
+    strides = [recast[mode].stride for mode in range(recast.rank)]
     # A mode of one element keeps its stride: the pitch of a tile of a matrix.
-    for mode, extent in enumerate(shape):
-        if extent == 1 and isinstance(given[mode], int):
-            stride[mode] = 1 if mode == axis else given[mode] // old * new
-    return Layout(shape, tuple(stride), swizzle, layout.offset // old * new)
+    for mode, extent in enumerate(recast.extents):
+        given = layout[mode].stride
+        if extent == 1 and isinstance(given, int):
+            strides[mode] = 1 if mode == axis else given // old * new
+    return Layout(recast.shape, tuple(strides), swizzle, layout.offset // old * new)
 
 
 def _cut_anew(table: np.ndarray, axis: int, old: int, new: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from cute_gemm.copies.packed import Packing
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import LANES, TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, column_major
+from cute_gemm.cute.layout import Layout, column_major, compact
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
 
@@ -27,6 +27,13 @@ MOST_ELEMENTS, MOST_THREADS = 1 << 20, 1024
 def pair(numbers: Sequence[Any]) -> str:
     """Return two numbers as CuTe prints a coordinate."""
     return f"({int(numbers[0])},{int(numbers[1])})"
+
+
+def not_with(atom: AtomName, **given: Any) -> None:
+    """Raise OptionError for the first argument that is not None: the atom does not take it."""
+    for argument, value in given.items():
+        if value is not None:
+            raise OptionError(f"{argument}={value!r} does not go with atom {atom.text!r}")
 
 
 def bounded(argument: str, layout: Layout) -> Layout:
@@ -66,10 +73,7 @@ def tiled_copy(
             raise OptionError(
                 f"values are missing: {packing.what}; expected values of a thread, such as {many}"
             )
-        value = _vector(atom, layout, size) if values is None else read_values(values)
-        value = bijection("values", value)
-        if packing and values is not None:
-            value = packing.layout("values", value)
+        value = _vector(atom, layout, size) if values is None else value_layout(values, packing)
         copy = gmem_tiled_copy(element, 8 * size, thread, value)
     elif values is not None:
         raise OptionError(f"values {read_values(values)} come without threads; expected both")
@@ -77,7 +81,7 @@ def tiled_copy(
         raise OptionError(
             f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
         )
-    elif matrix := choose.matrix_copy(atom.matrix, size, layout.extents, unit_mode(layout)):
+    elif matrix := choose.matrix_copy(atom.matrix, size, layout.extents, choose.unit_mode(layout)):
         return matrix
     else:
         raise OptionError(
@@ -97,9 +101,7 @@ def bulk_copy(
     packing: Packing | None = None,
 ) -> TiledCopy:  # fmt: skip
     """Return the copy of a tile, or the whole tensor, by one thread in the order of bytes."""
-    for argument, given in (("threads", threads), ("values", values), ("tv", tv)):
-        if given is not None:
-            raise OptionError(f"{argument}={given!r} does not go with atom {atom.text!r}")
+    not_with(atom, threads=threads, values=values, tv=tv)
     covered = layout.extents[0], layout.extents[1]
     if tile is not None:
         covered = extents_of(tile)
@@ -121,20 +123,16 @@ def bijection(argument: str, given: Any) -> Layout:
     """Return a thread or value layout of two modes; raise OptionError if not a bijection."""
     layout = parse(given)
     if layout.rank == 1:
-        shape: Any = layout.shape
-        stride: Any = layout.stride
-        if isinstance(shape, tuple):
-            shape, stride = shape[0], stride[0]
-        layout = Layout((shape, 1), (stride, 0), layout.swizzle)
+        mode = layout[0]
+        layout = Layout((mode.shape, 1), (mode.stride, 0), layout.swizzle)
     if layout.rank != 2:
         raise OptionError(f"{argument} {layout} has {layout.rank} modes; expected 2 or 1")
     table = bounded(argument, layout).table()
-    seen = np.zeros(layout.size, bool)
-    for place in np.ndindex(table.shape):
+    again = np.ones(layout.size, bool)
+    again[np.unique(table, return_index=True)[1]] = False
+    if at := np.flatnonzero(again | (table.ravel() >= layout.size))[:1].tolist():
+        place = np.unravel_index(at[0], table.shape)
         number = table[place]
-        if number < layout.size and not seen[number]:
-            seen[number] = True
-            continue
         wrong = f"{pair(place)} is number {number} of {layout.size}"
         if number < layout.size:
             wrong = f"number {number} has more than one place, {pair(place)} for instance"
@@ -149,6 +147,12 @@ def read_values(values: Any) -> Layout:
     """Return a value layout; a bare shape, as in fixes, ``(1,8)``, is first mode fastest."""
     shape = re.fullmatch(r"\s*\(\s*_?(\d+)\s*,\s*_?(\d+)\s*\)\s*", str(values))
     return column_major(int(shape[1]), int(shape[2])) if shape else parse(values)
+
+
+def value_layout(values: Any, packing: Packing | None) -> Layout:
+    """Return the layout of a thread's values, in bytes if elements share bytes."""
+    layout = bijection("values", read_values(values))
+    return packing.layout("values", layout) if packing else layout
 
 
 def read_tv(tv: Any) -> Layout:
@@ -191,19 +195,12 @@ def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
     return np.stack([table % tile[0], table // tile[0]], axis=-1)
 
 
-def unit_mode(layout: Layout) -> int:
-    """Return the mode along which elements are contiguous; 1 if neither is."""
-    axis = choose.contiguous_axis(layout)
-    return 1 if axis is None else axis
-
-
 def _vector(atom: AtomName, layout: Layout, size: int) -> Layout:
     """Return one vector along the contiguous mode, as wide as atom and tensor allow."""
     if atom.matrix is not None:
         raise OptionError(f"values are missing; expected a thread's values for atom {atom.text!r}")
-    axis = unit_mode(layout)
-    width, run = (atom.bits or atom.most) // (8 * size), choose.run(layout.table(), axis)
-    while width > 1 and run % width:
+    axis, width = choose.unit_mode(layout), atom.asked(size)
+    run = choose.run(layout.table(), axis)
+    while run % width:
         width //= 2
-    width = max(width, 1)
-    return Layout((1, width), (0, 1)) if axis else Layout((width, 1), (1, 0))
+    return compact(axis, width)

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd, prod
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cute_gemm.access import smem
 from cute_gemm.access.accesses import Direction, GlobalAccess, SharedAccess
 from cute_gemm.copies.arguments import Copy, fits_elements
 from cute_gemm.copies.atoms import atom_name
 from cute_gemm.copies.evaluate import evaluated
-from cute_gemm.copies.partition import bijection, read_values, unit_mode
+from cute_gemm.copies.partition import bijection, value_layout
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import VECTOR
@@ -31,7 +31,7 @@ _PLAIN = re.compile(
 class NamedPartner(NamedTuple):
     """The other side of a buffer, named by the user; ``alone`` is that copy by itself."""
 
-    argument: Literal["reader", "writer"]
+    argument: str  #: ``"reader"`` or ``"writer"``.
     alone: Copy
 
     @property
@@ -41,9 +41,7 @@ class NamedPartner(NamedTuple):
 
     def row(self, copy: Copy) -> SharedAccess:
         """Return its access of the tile of ``copy``, equal to that of the partner by itself."""
-        layout = buffer_of(copy)
-        assert layout is not None
-        alignment = copy.alignment if copy.space == "shared" else copy.smem_alignment
+        layout, alignment = copy.sides[-1]
         access = evaluated(replace(self.alone, layout=layout, alignment=alignment))[0][0]
         assert isinstance(access, SharedAccess)
         extents = zip(copy.extents or layout.extents, layout.extents, strict=True)
@@ -53,7 +51,7 @@ class NamedPartner(NamedTuple):
     def transposed(self, layout: Layout) -> bool:
         """Return whether a layout would transpose the matrices of an ldmatrix or stmatrix."""
         matrix = self.alone.atom.matrix is not None
-        return matrix and unit_mode(layout) != unit_mode(self.alone.layout)
+        return matrix and choose.unit_mode(layout) != choose.unit_mode(self.alone.layout)
 
     def fits(self, access: AccessRow) -> bool:
         """Return whether an access uses the named instruction, at its width if it has one."""
@@ -69,11 +67,11 @@ def buffer_of(copy: Copy) -> Layout | None:
 
 def named_partners(copy: Copy, reader: str | None, writer: str | None) -> list[NamedPartner]:
     """Return the partners ``reader=`` and ``writer=``; raise OptionError if one does not fit."""
-    named = [_partner(reader, copy, "reader")] if reader else []
-    return [*named, _partner(writer, copy, "writer")] if writer else named
+    given = {"reader": reader, "writer": writer}
+    return [_partner(text, copy, argument) for argument, text in given.items() if text]
 
 
-def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> NamedPartner:
+def _partner(text: str, copy: Copy, argument: str) -> NamedPartner:
     way: Direction = "load" if argument == "reader" else "store"
     layout = buffer_of(copy)
     if layout is None:
@@ -91,7 +89,7 @@ def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> Na
         )
     fits_elements(atom, "shared", copy.dtype, copy.packing.bits if copy.packing else 8 * copy.size)
     if atom.matrix is not None:
-        tiled = choose.matrix_copy(atom.matrix, copy.size, layout.extents, unit_mode(layout))
+        tiled = choose.matrix_copy(atom.matrix, copy.size, layout.extents, choose.unit_mode(layout))
     elif plain is None:
         raise OptionError(
             f"{argument}={text!r}; expected an ldmatrix or stmatrix, or an atom with its threads, "
@@ -99,11 +97,8 @@ def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> Na
         )
     else:
         threads = bijection("threads", plain["threads"])
-        values = bijection("values", read_values(plain["values"] or "(1,1)"))
-        if copy.packing:
-            values = copy.packing.layout("values", values)
-        width = max(1, (atom.bits or atom.most) // (8 * copy.size))
-        bits = 8 * copy.size * gcd(width, values.size)
+        values = value_layout(plain["values"] or "(1,1)", copy.packing)
+        bits = 8 * copy.size * gcd(atom.asked(copy.size), values.size)
         by = universal(atom.instruction("shared", way, bits), bits)
         tiled = gmem_tiled_copy(by, 8 * copy.size, threads, values)
     if tiled is None or not tiled.covers(layout.extents):

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.access.accesses import Direction, GlobalAccess, TmaAccess
-from cute_gemm.copies.arguments import (
-    Copy,
-    on_arch,
-    read_let,
-    read_tensor,
-    understood,
-)
+from cute_gemm.copies.arguments import Copy, on_arch, read_let, read_tensor, understood
 from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.bulk import bulk_access
 from cute_gemm.copies.elements import element
-from cute_gemm.copies.evaluate import evaluated
 from cute_gemm.copies.fixes import CopySearch
-from cute_gemm.copies.partition import read_tv, read_values
-from cute_gemm.copies.partners import assumed_partners, named_partners
+from cute_gemm.copies.partition import not_with, read_tv, read_values
+from cute_gemm.copies.partners import named_partners
 from cute_gemm.cute.notation import parse
 from cute_gemm.rendering.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.rendering.shown import Paged
@@ -302,14 +295,12 @@ def analyze_copy(
     name, numbers, values_text = atom_name(atom), read_let(let), ""
     whole: tuple[int, int] | None = None
     if name.kind == "tma":
-        threaded = {
-            "threads": threads, "values": values, "tv": tv, "reader": reader, "writer": writer,
-            "space": space, "direction": direction, "extents": extents,
-        }  # fmt: skip
         on_arch(name, arch)
-        box, packing = bulk_access(
-            name, tensor, tile, smem, dtype, base_alignment, let, threaded, matrix
-        )
+        not_with(
+            name, threads=threads, values=values, tv=tv, reader=reader, writer=writer, space=space,
+            direction=direction, extents=extents,
+        )  # fmt: skip
+        box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, matrix)
         rows: tuple[AccessRow, ...] = (make_row(box),)
         covered, alignment = box.box, box.matrix.alignment
         sentences = [*findings(rows), *_reduced(rows[0], name)]
@@ -320,25 +311,14 @@ def analyze_copy(
             tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem,
             let, extents, arch, matrix,
         )  # fmt: skip
-        accesses, tiled = evaluated(copy)
         partners = named_partners(copy, reader, writer)
-        assumed = [] if partners else assumed_partners(copy, accesses)
-        fixes = CopySearch(copy, partners, assumed).fixes()
+        place: dict[str, Any] = {}
         if matrix is not None:  # in another placement the tensor has offsets
             offsets = str(read_tensor(tensor, matrix, numbers)[0].layout)
             place = {"tensor": offsets, "matrix": None, "space": copy.space}
-            fixes = [
-                tuple(
-                    replace(fix, change=place | fix.change)
-                    if {"tensor", "base_alignment"} & fix.change.keys()
-                    else fix
-                    for fix in of_row
-                )
-                for of_row in fixes
-            ]
-        accesses += [partner.row(copy) for partner in partners]
-        rows = tuple(map(make_row, accesses, fixes))
-        covered, alignment, whole, packing = tiled.tile, copy.alignment, copy.extents, copy.packing
+        search = CopySearch(copy, partners, place)
+        rows, covered = search.rows(), search.tiled.tile
+        alignment, whole, packing = copy.alignment, copy.extents, copy.packing
         whole = packing.in_elements(whole) if packing and whole else whole
         asked = [(rows[0], copy)]
         asked += zip(rows[len(rows) - len(partners) :], (x.alone for x in partners), strict=True)

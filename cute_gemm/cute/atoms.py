@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cute_gemm.cute.layout import Layout
@@ -148,73 +149,56 @@ def universal(name: str, bits: int) -> CopyAtom:
     return CopyAtom(name, f"UniversalCopy<uint{bits}_t>", bits)
 
 
-def _matrix(name: str, cpp: str, destination: str, *more: Any) -> CopyAtom:
+def _matrix(name: str, cpp: str, held: str, matrices: int, **more: Any) -> CopyAtom:
     """Return an instruction of a whole warp that moves matrices of 8 or 16 rows of 16 bytes."""
-    return CopyAtom(name, cpp, 128, 32, parse(destination), *more)
+    return CopyAtom(name, cpp, 128, 32, parse(held, [matrices]), **more)
 
 
-#: What a thread holds of 1, 2 and 4 matrices: ``(thread, bit) -> bit``, row of 128 bits by row.
-_ROWS = {1: "(32,32):(32,1)", 2: "(32,(32,2)):(32,(1,1024))", 4: "(32,(32,4)):(32,(1,1024))"}
-_COLUMNS = {
-    1: "((4,8),(16,2)):((256,16),(1,128))",
-    2: "((4,8),(16,2,2)):((256,16),(1,128,1024))",
-    4: "((4,8),(16,2,4)):((256,16),(1,128,1024))",
-}
+#: What a thread holds of ``?`` matrices: ``(thread, bit) -> bit``, row of 128 bits by row.
+_ROWS = "(32,(32,?)):(32,(1,1024))"
+_COLUMNS = "((4,8),(16,2,?)):((256,16),(1,128,1024))"
 
 #: ldmatrix and stmatrix by name. The row addresses come from the first 8 lanes for one matrix, 16
 #: for two, all for four. For stmatrix ``destination`` is the data that threads store.
 MATRIX_ATOMS: dict[str, CopyAtom] = {
     atom.name: atom
-    for number in (1, 2, 4)
+    for n in (1, 2, 4)
+    for verb, cc, cpp, feature in (("ld", 75, "LDSM", ""), ("st", 90, "STSM", "stmatrix"))
     for atom in (
-        _matrix(f"ldmatrix.x{number}", f"SM75_U32x{number}_LDSM_N", _ROWS[number]),
-        _matrix(f"ldmatrix.x{number}.trans", f"SM75_U16x{2 * number}_LDSM_T", _COLUMNS[number]),
+        _matrix(f"{verb}matrix.x{n}", f"SM{cc}_U32x{n}_{cpp}_N", _ROWS, n, feature=feature),
         _matrix(
-            f"stmatrix.x{number}", f"SM90_U32x{number}_STSM_N", _ROWS[number], 8, None, "stmatrix"
-        ),
-        _matrix(
-            f"stmatrix.x{number}.trans", f"SM90_U16x{2 * number}_STSM_T", _COLUMNS[number],
-            8, None, "stmatrix",
+            f"{verb}matrix.x{n}.trans", f"SM{cc}_U16x{2 * n}_{cpp}_T", _COLUMNS, n, feature=feature
         ),
     )
-}  # fmt: skip
+}
 
 #: Instructions for 8-bit elements. ldmatrix of m16n16 has two rows here: with PTX's fragment, four
 #: rows of a column per thread, and with CuTe's, that of ``stmatrix.m16n8``: two rows and the two
 #: eight below, since CuTe gives the row addresses in another order. m8n16 unpacks rows of 16
 #: elements that occupy 16 bytes with their padding.
-_PAIRS = {
-    1: "((4,8),(8,2,2)):((256,8),(1,128,64))",
-    2: "((4,8),(8,2,2,2)):((256,8),(1,128,64,1024))",
-    4: "((4,8),(8,2,2,4)):((256,8),(1,128,64,1024))",
-}
-_QUADS = {
-    1: "((4,8),(8,4,2)):((512,8),(1,128,64))",
-    2: "((4,8),(8,4,2,2)):((512,8),(1,128,64,2048))",
-}
-_CUTE_ORDER = {1: "((2,2,4)):((1,8,2))", 2: "((2,2,4,2)):((1,8,2,16))"}
+_PAIRS = "((4,8),(8,2,2,?)):((256,8),(1,128,64,1024))"
+_QUADS = "((4,8),(8,4,2,?)):((512,8),(1,128,64,2048))"
+_CUTE_ORDER = "((2,2,4,?)):((1,8,2,16))"
+_of_bytes = partial(_matrix, feature="matrix.b8")
 BYTE_ATOMS: tuple[CopyAtom, ...] = (
     *(
-        _matrix(f"ldmatrix.m16n16.x{number}.trans", cpp, held, 16, order, "matrix.b8")
-        for number in (1, 2)
-        for cpp, held, order in (
-            ("", _QUADS[number], None),
-            (f"SM100_U8x{8 * number}_LDSM_T", _PAIRS[2 * number], parse(_CUTE_ORDER[number])),
+        _of_bytes(f"ldmatrix.m16n16.x{n}.trans", cpp, held, many, rows=16, order=order)
+        for n in (1, 2)
+        for cpp, held, many, order in (
+            ("", _QUADS, n, None),
+            (f"SM100_U8x{8 * n}_LDSM_T", _PAIRS, 2 * n, parse(_CUTE_ORDER, [n])),
         )
     ),
     *(
-        _matrix(
-            f"stmatrix.m16n8.x{number}.trans", f"SM100_U8x{4 * number}_STSM_T", _PAIRS[number],
-            8, None, "matrix.b8",
-        )
-        for number in (1, 2, 4)
+        _of_bytes(f"stmatrix.m16n8.x{n}.trans", f"SM100_U8x{4 * n}_STSM_T", _PAIRS, n)
+        for n in (1, 2, 4)
     ),
     *(
-        _matrix(
-            f"ldmatrix.m8n16.x{number}.b{bits}x16_p{128 - 16 * bits}",
-            f"SM100_SU{bits}_DU8x16_x{number}_LDSM_N", _ROWS[number], 8, None, "matrix.b8",
+        _of_bytes(
+            f"ldmatrix.m8n16.x{n}.b{bits}x16_p{128 - 16 * bits}",
+            f"SM100_SU{bits}_DU8x16_x{n}_LDSM_N", _ROWS, n,
         )
-        for number in (1, 2, 4)
+        for n in (1, 2, 4)
         for bits in (4, 6)
     ),
 )  # fmt: skip

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import gcd, log2
-from typing import Any
 
 import numpy as np
 
 from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, CopyAtom, cp_async, universal
 from cute_gemm.cute.copies import LANES, TiledCopy, contiguous, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, compact, row_major
 
 #: Bytes of the widest vector, of a sector, and of a row across shared memory's 32 banks.
 VECTOR, SECTOR, ROW = 16, 32, 128
@@ -36,6 +35,12 @@ def contiguous_axis(layout: Layout) -> int | None:
     """Return the mode of the longest contiguous runs; None if no elements are contiguous."""
     runs = [run(layout.table(), axis) for axis in (0, 1)]
     return None if max(runs) == 1 else runs.index(max(runs))
+
+
+def unit_mode(layout: Layout) -> int:
+    """Return the mode along which elements are contiguous; 1 if neither is."""
+    axis = contiguous_axis(layout)
+    return 1 if axis is None else axis
 
 
 def copy_atom(instruction: str, bits: int) -> CopyAtom:
@@ -65,11 +70,9 @@ def vector_copy(
     `TiledCopy.covers` to check whether the tile has a part for each thread.
     """
     lanes = gcd(extents[axis] // width, threads)
-    if axis:
-        layouts = row_major(threads // lanes, lanes), row_major(1, width)
-    else:
-        layouts = column_major(lanes, threads // lanes), column_major(width, 1)
-    return gmem_tiled_copy(copy_atom(instruction, 8 * size * width), 8 * size, *layouts)
+    atom = copy_atom(instruction, 8 * size * width)
+    by_threads = compact(axis, lanes, threads // lanes)
+    return gmem_tiled_copy(atom, 8 * size, by_threads, compact(axis, width))
 
 
 def place_copy(size: int, extents: tuple[int, int], axis: int, threads: int) -> TiledCopy:
@@ -84,12 +87,10 @@ def place_copy(size: int, extents: tuple[int, int], axis: int, threads: int) -> 
     run = min(4, words, max(1, words * extents[1 - axis] // threads))
     lanes = words // run  # per row
     across = LANES // lanes
-    places: tuple[Any, Any] = ((across, threads // LANES), lanes), ((1, LANES), across)
+    shape, stride = ((across, threads // LANES), lanes), ((1, LANES), across)
+    places = Layout(shape, stride) if axis else Layout(shape[::-1], stride[::-1])
     copy = universal("st.shared", 8 * VECTOR)
-    if axis:
-        return gmem_tiled_copy(copy, 8 * size, Layout(*places), row_major(1, run * vector))
-    rows, columns = (side[::-1] for side in places)
-    return gmem_tiled_copy(copy, 8 * size, Layout(rows, columns), column_major(run * vector, 1))
+    return gmem_tiled_copy(copy, 8 * size, places, compact(axis, run * vector))
 
 
 def lanes_along_k(size: int, columns: int, width: int) -> int:
@@ -178,9 +179,7 @@ def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) 
     bits = min(most, row_bits - base)
     swizzle = Swizzle(bits, base, line_bits - base) if bits > 0 else None
     rows = gcd(extents[1 - axis], 16 if size == 1 and axis == 0 else 8)
-    if axis:
-        return Layout((rows, row), (row, 1), swizzle)
-    return Layout((row, rows), (1, row), swizzle)
+    return replace(compact(axis, row, rows), swizzle=swizzle)
 
 
 def spaced_rows(

@@ -46,28 +46,28 @@ class TiledMma:
 
         int [threads, values, 2]: (m, k), (n, k) or (m, n), in CuTe's order of values.
         """
-        modes = _MODES[operand]
+        modes, thread = _MODES[operand], np.arange(self.size)
         atom_tv = getattr(self.atom, operand.lower())
-        thread = np.arange(self.size)
-        inside = atom_tv.table()[thread % self.atom.threads]  # [thread, atom value]
+        inside = atom_tv.table()[thread % self.atom.threads, :, None, None]  # [thread, value, ..]
         table = self.threads.table()  # and (m, n, k) of every warp:
         where = np.stack(np.unravel_index(np.argsort(table, axis=None), table.shape), axis=-1)
         where = where[thread // self.atom.threads]
-        extents = [self.atom.shape_mnk[mode] for mode in modes]
-        atom_coordinate = [inside % extents[0], inside // extents[0]]
+        rows = self.atom.shape_mnk[modes[0]]
+        rests = np.ix_(*map(np.arange, self._repeats(operand)))
         out = []
-        for axis, mode in enumerate(modes):
-            tiled = self.threads.extents[mode]
-            shape = [1, 1, 1, 1]
-            shape[2 + axis] = self.extent(mode) // (extents[axis] * tiled)
-            repeat = np.arange(shape[2 + axis]).reshape(shape)
-            linear = atom_coordinate[axis][:, :, None, None] + extents[axis] * (
-                where[:, mode][:, None, None, None] + tiled * repeat
-            )
-            out.append(self.tile[mode](linear))
+        for mode, at, rest in zip(modes, (inside % rows, inside // rows), rests, strict=True):
+            atom = where[:, mode, None, None, None] + self.threads.extents[mode] * rest
+            out.append(self.tile[mode](at + self.atom.shape_mnk[mode] * atom))
         full = np.stack(np.broadcast_arrays(*out), axis=-1)  # [thread, value, rest, rest, 2]
         # CuTe counts values atom first, then the rests, each first mode fastest.
         return full.transpose(0, 3, 2, 1, 4).reshape(self.size, -1, 2)
+
+    def _repeats(self, operand: str) -> list[int]:
+        """Return how often a tile repeats the atoms of all threads along the operand's modes."""
+        return [
+            self.extent(mode) // (self.atom.shape_mnk[mode] * self.threads.extents[mode])
+            for mode in _MODES[operand]
+        ]
 
     def fragment(self, operand: str, extents: tuple[int, ...]) -> Layout:
         """Return the layout of a thread's values of an operand's tile of ``extents`` in registers.
@@ -76,13 +76,10 @@ class TiledMma:
         within and beyond one tile. It is CuTe's ``retile`` of a fragment, whose registers are
         compact as ``(value, MMAs, MMAs)``.
         """
-        atom_tv = getattr(self.atom, operand.lower())
-        values, modes = atom_tv.extents[1], _MODES[operand]
-        first, second = (
-            self.extent(mode) // (self.atom.shape_mnk[mode] * self.threads.extents[mode])
-            for mode in modes
-        )
-        tiles = [extent // self.extent(mode) for extent, mode in zip(extents, modes, strict=True)]
+        values = getattr(self.atom, operand.lower()).extents[1]
+        first, second = self._repeats(operand)
+        steps = map(self.extent, _MODES[operand])
+        tiles = [extent // step for extent, step in zip(extents, steps, strict=True)]
         column = values * first * tiles[0]
         return Layout(
             ((values, first, second), *tiles),
@@ -223,8 +220,7 @@ def gmem_tiled_copy(
 @lru_cache(maxsize=1024)
 def mma_tiled_copy(atom: CopyAtom, element_bits: int, mma: TiledMma, operand: str) -> TiledCopy:
     """Return CuTe's ``make_tiled_copy_A``, ``_B`` or ``_C``: the data of each thread of ``mma``."""
-    first, second = _MODES[operand]
-    tile = (mma.extent(first), mma.extent(second))
+    first, second = map(mma.extent, _MODES[operand])
     partition = mma.partition(operand)
     partition.flags.writeable = False
-    return TiledCopy(atom, element_bits, tile, partition)
+    return TiledCopy(atom, element_bits, (first, second), partition)

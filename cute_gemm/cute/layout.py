@@ -6,8 +6,8 @@ inverse, and layouts as C++ text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import log2, prod
 from typing import Union
 
 import numpy as np
@@ -37,6 +37,11 @@ class Swizzle:
         if self.shift >= 0:
             return offset ^ ((offset >> self.shift) & (mask << self.base))
         return offset ^ ((offset & (mask << self.base)) << -self.shift)
+
+    def in_units(self, ratio: float) -> Swizzle | None:
+        """Return the swizzle of offsets in units ``ratio`` times as large; None without one."""
+        base = self.base - log2(ratio)
+        return replace(self, base=int(base)) if base >= 0 and base.is_integer() else None
 
     def __str__(self) -> str:
         return f"Sw<{self.bits},{self.base},{self.shift}>"
@@ -114,6 +119,12 @@ class Layout:
         """Extents and strides of the innermost modes, in order."""
         return tuple(zip(pycute.flatten(self.shape), pycute.flatten(self.stride), strict=True))
 
+    def __getitem__(self, modes: int | slice) -> Layout:
+        """Return the layout of one or several top-level modes."""
+        if not isinstance(self.shape, tuple) or not isinstance(self.stride, tuple):
+            return self
+        return replace(self, shape=self.shape[modes], stride=self.stride[modes])
+
     def __call__(self, *coordinate):  # type: ignore[no-untyped-def]
         """Return the offset of a coordinate: one linear index, or an index per top-level mode.
 
@@ -144,10 +155,10 @@ class Layout:
 
     def cpp(self) -> str:
         """Return the C++ type, ``Layout<Shape<_8,_64>,Stride<_64,_1>>``."""
-        affine = f"Layout<{_cpp(self.shape, 'Shape')},{_cpp(self.stride, 'Stride')}>"
+        affine = f"Layout<{tuple_cpp(self.shape, 'Shape')},{tuple_cpp(self.stride, 'Stride')}>"
         if self.swizzle is None:
             return affine
-        return f"ComposedLayout<{self.swizzle.cpp()},{_cpp(self.offset, '')},{affine}>"
+        return f"ComposedLayout<{self.swizzle.cpp()},{tuple_cpp(self.offset, '')},{affine}>"
 
 
 def column_major(*extents: int) -> Layout:
@@ -158,6 +169,11 @@ def column_major(*extents: int) -> Layout:
 def row_major(*extents: int) -> Layout:
     """Return the compact layout with the last mode fastest."""
     return Layout(extents, pycute.prefix_product(extents[::-1])[::-1])
+
+
+def compact(axis: int, along: int, across: int = 1) -> Layout:
+    """Return the compact layout of two modes whose fastest is ``axis``, with ``along`` elements."""
+    return row_major(across, along) if axis else column_major(along, across)
 
 
 def tile_to_shape(atom: Layout, shape: tuple[int, ...]) -> Layout:
@@ -240,9 +256,10 @@ def _text(value: IntTuple) -> str:
     return str(value)
 
 
-def _cpp(value: IntTuple, kind: str) -> str:
+def tuple_cpp(value: IntTuple, kind: str) -> str:
+    """Return the C++ type of an integer or a tuple; ``kind``: ``"Shape"`` or ``"Stride"``."""
     if isinstance(value, tuple):
-        return f"{kind}<" + ",".join(_cpp(mode, kind) for mode in value) + ">"
+        return f"{kind}<" + ",".join(tuple_cpp(mode, kind) for mode in value) + ">"
     # CuTe names the common constants _0 ... _16384; Int<N> is the same type.
     return f"_{value}" if value in _NAMED else f"Int<{value}>"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from math import log2
 from typing import NamedTuple
 
 from cute_gemm.cute.layout import IntTuple, Layout, Swizzle, tile_to_shape
@@ -101,10 +100,8 @@ class _Parser:
         if coordinates := self.match(self._COORDINATES):
             return self.coordinates(coordinates)
         swizzle: Swizzle | None = None
-        offset = 0
-        closing = ""
-        pointer = self.match(self._DSL_POINTER)
-        if pointer:
+        offset, closing = 0, ""
+        if pointer := self.match(self._DSL_POINTER):
             closing = ">" if (pointer["tensor"] or "").rstrip().endswith("<") else ""
             first = self._DSL_POINTER.groupindex["align"] + 1
             if pointer[first] is not None:
@@ -211,10 +208,10 @@ class _Parser:
 
     def in_elements(self, swizzle: Swizzle, bits: int, column: int) -> Swizzle:
         """Convert a swizzle of byte addresses to offsets in elements of ``bits``."""
-        down = log2(bits / 8)
-        if not down.is_integer() or swizzle.base < down:
+        of_elements = swizzle.in_units(bits / 8)
+        if of_elements is None:
             raise self.unexpected(f"a swizzle of bytes that leaves elements of {bits} bits", column)
-        return Swizzle(swizzle.bits, swizzle.base - int(down), swizzle.shift)
+        return of_elements
 
     def step(self, value: int, column: int) -> int:
         """Return a stride; in a tensor of coordinates, the stride of the matrix for its basis."""
@@ -301,12 +298,10 @@ def _leaves(value: IntTuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple
         yield path or (0,), value
 
 
-def _modes(layout: Layout) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Yield the innermost modes of a layout: the path to each, its extent and its stride."""
-    for (path, extent), (_, stride) in zip(
-        _leaves(layout.shape), _leaves(layout.stride), strict=True
-    ):
-        yield path, extent, stride
+def _modes(layout: Layout) -> list[tuple[tuple[int, ...], int, int]]:
+    """Return the innermost modes of a layout: the path to each, its extent and its stride."""
+    paths = _leaves(layout.shape)
+    return [(path, *mode) for (path, _), mode in zip(paths, layout.leaves, strict=True)]
 
 
 def _alignment(pointer: re.Match[str]) -> int | None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cute_gemm._kept import Kept
 from cute_gemm._log import logger
+from cute_gemm._text import named
 from cute_gemm.errors import OptionError, shown, warn
 from cute_gemm.toolchain.cubin import Build, Resources
 
@@ -155,7 +156,7 @@ def _unread(place: Path, name: str, error: OSError) -> str:
         return ""
     if isinstance(error, FileNotFoundError):
         return "" if place.is_dir() else f"{place} does not exist"
-    return str(error) if error.errno is None else f"{place / name}: {error.strerror}"
+    return _reason(error, place / name)
 
 
 def unread() -> list[str]:
@@ -186,7 +187,7 @@ def locked(key: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
-            _lock(_place(make=True) / f".{key}.lock", stack)
+            _lock(_place() / f".{key}.lock", stack)
         yield
 
 
@@ -249,11 +250,7 @@ def _make_room(new: Path, most: int) -> float:
     Return the bytes that may be written before the next scan of all files, which takes 0.1 s with
     many files: too long for every build.
     """
-    builds = []
-    for path in files():
-        with suppress(OSError):
-            status = path.stat()
-            builds.append((path == new, _used(status), status.st_size, path))
+    builds = [(path == new, _used(x), x.st_size, path) for path, x in _statuses()]
     total = sum(size for _, _, size, _ in builds)
     enough = most - most * _FREED if total > most else most
     for is_new, _, size, path in sorted(builds):
@@ -265,6 +262,13 @@ def _make_room(new: Path, most: int) -> float:
     return (most - total) * _SHARE
 
 
+def _statuses() -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the builds of the first directory, each with its size and times."""
+    for path in files():
+        with suppress(OSError):
+            yield path, path.stat()
+
+
 def _used(status: os.stat_result) -> float:
     """Return when a file was last read, as `get` records, or written."""
     return max(status.st_atime, status.st_mtime)
@@ -273,24 +277,17 @@ def _used(status: os.stat_result) -> float:
 def entries() -> list[Entry]:
     """Return every readable build in the cache, newest first."""
     entries = []
-    for path in files():
-        try:
+    for path, status in _statuses():
+        with suppress(OSError, ValueError):
             data = read(path)
-            build, status = _decode(path.stem, data), path.stat()
-        except (OSError, ValueError):
-            continue
-        times = status.st_mtime, _used(status)
-        entries.append(Entry(path.stem, build.symbol, build.arch, len(data), *times))
+            build, times = _decode(path.stem, data), (status.st_mtime, _used(status))
+            entries.append(Entry(path.stem, build.symbol, build.arch, len(data), *times))
     return sorted(entries, key=lambda entry: -entry.created)
 
 
 def size() -> int:
     """Return the bytes that the cache takes on disk."""
-    total = 0
-    for path in files():
-        with suppress(OSError):
-            total += path.stat().st_size
-    return total
+    return sum(status.st_size for _, status in _statuses())
 
 
 def clear() -> Cleared:
@@ -311,10 +308,10 @@ def writable() -> str | None:
     import tempfile
 
     try:
-        with tempfile.TemporaryFile(dir=_place(make=True)):
+        with tempfile.TemporaryFile(dir=_place()):
             return None
     except OSError as error:
-        return _reason(error)
+        return _reason(error, directory())
 
 
 # Files next to the builds -----------------------------------------------------------------------
@@ -420,9 +417,8 @@ def _tree(root: Path) -> list[tuple[str, int, int]]:
 
 
 def _encode(key: str, build: Build) -> bytes:
-    about = {name: getattr(build, name) for name in ("symbol", "arch", "log")}
-    about["key"] = key
-    about["resources"] = asdict(build.resources)
+    about = named(build, "symbol", "arch", "log")
+    about |= {"key": key, "resources": asdict(build.resources)}
     body = json.dumps(about).encode() + b"\n" + build.cubin
     return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
@@ -442,8 +438,8 @@ def _decode(key: str, data: bytes) -> Build:
         build = Build(cubin, seconds=0.0, cached=True, resources=resources, **fields)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a build") from error
-    texts = isinstance(build.symbol, str), isinstance(build.arch, str), isinstance(build.log, str)
-    if not all(texts) or any(type(x) is not int or x < 0 for x in asdict(resources).values()):
+    texts = all(isinstance(text, str) for text in (build.symbol, build.arch, build.log))
+    if not texts or any(type(x) is not int or x < 0 for x in asdict(resources).values()):
         raise ValueError("not a build")
     return build
 
@@ -460,9 +456,8 @@ def _write(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
-        _warn_unwritten(_reason(error))
+            _remove(Path(temporary))
+        _warn_unwritten(error)
 
 
 def read(path: Path) -> bytes:
@@ -514,16 +509,15 @@ def files(pattern: str = f"*{_SUFFIX}") -> list[Path]:
         return []
 
 
-def _place(make: bool = False) -> Path:
-    """Return the directory; OSError if it is missing, cannot be created or is not trusted.
+def _place() -> Path:
+    """Return the directory, which is created if it is missing; OSError if it is not trusted.
 
     Other users must not be able to write to it: cubins are executed.
     """
     place = directory()
-    if make:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            place.mkdir(mode=0o700)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
     status = place.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(f"{place} is not a directory")
@@ -542,20 +536,20 @@ def _trusted(path: Path, status: os.stat_result) -> None:
 
 def _writable() -> Path | None:
     try:
-        return _place(make=True)
+        return _place()
     except OSError as error:
-        _warn_unwritten(_reason(error))
+        _warn_unwritten(error)
         return None
 
 
-def _reason(error: OSError) -> str:
-    return str(error) if error.errno is None else f"{directory()}: {error.strerror}"
+def _reason(error: OSError, path: Path) -> str:
+    return str(error) if error.errno is None else f"{path}: {error.strerror}"
 
 
-def _warn_unwritten(reason: str) -> None:
+def _warn_unwritten(error: OSError) -> None:
     _warn(
-        f"the kernel cache cannot be used ({reason}); kernels are compiled again in each process. "
-        "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
+        f"the kernel cache cannot be used ({_reason(error, directory())}); kernels are compiled "
+        "again in each process. Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
     )
 
 

@@ -79,23 +79,18 @@ class CudaHeaders:
     @property
     def version(self) -> str | None:
         """The CUDA release, ``"13.0"``; None if it is unknown."""
-        if self.runtime is None:
-            return None
-        number = macro(self.runtime / "cuda_runtime_api.h", "CUDART_VERSION")
+        number = _macro(self.runtime, "cuda_runtime_api.h", "CUDART_VERSION")
         return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the missing parts."""
-        parts = {"runtime": self.runtime, "crt": self.crt, "cccl": self.cccl}
-        return tuple(name for name, path in parts.items() if path is None)
+        return tuple(name for name in _PARTS if getattr(self, name) is None)
 
     @property
     def cccl_version(self) -> str | None:
         """The release of CCCL, ``"3.0.1"``; None if it is unknown."""
-        if self.cccl is None:
-            return None
-        number = macro(self.cccl / "cuda" / "std" / "__cccl" / "version.h", "CCCL_VERSION")
+        number = _macro(self.cccl, "cuda/std/__cccl/version.h", "CCCL_VERSION")
         if number is None:
             return None
         return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
@@ -146,11 +141,9 @@ def cutlass_path() -> Path | None:
 
 def cutlass_version() -> tuple[int, int, int] | None:
     """Return the version of the CUTLASS headers, None if they are not installed."""
-    path = cutlass_path()
-    if path is None:
-        return None
-    header = path / "cutlass" / "version.h"
-    major, minor, patch = (macro(header, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH"))
+    path, file = cutlass_path(), "cutlass/version.h"
+    parts = "CUTLASS_MAJOR", "CUTLASS_MINOR", "CUTLASS_PATCH"
+    major, minor, patch = (_macro(path, file, part) for part in parts)
     return None if major is None or minor is None or patch is None else (major, minor, patch)
 
 
@@ -203,10 +196,12 @@ def package_dirs(name: str) -> list[Path]:
     return [Path(path) for path in spec.submodule_search_locations]
 
 
-def macro(path: Path, name: str) -> int | None:
+def _macro(folder: Path | None, header: str, name: str) -> int | None:
     """Return the integer that a header defines ``name`` as, None if it does not define it."""
+    if folder is None:
+        return None
     try:
-        text = path.read_text(errors="replace")
+        text = (folder / header).read_text(errors="replace")
     except OSError:
         return None
     match = re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", text, re.MULTILINE)

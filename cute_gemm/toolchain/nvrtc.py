@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,13 +90,11 @@ def build(
         return _compile(unit, arch, paths, start)
 
     key = _key(unit, arch, nvrtc_version())
-    stored = _stored(key, unit, arch)
-    if stored is not None:
+    if stored := _stored(key, unit, arch):
         logger.debug("read %s for %s from the cache", unit.symbol, arch)
         return stored
     with store.locked(key):
-        stored = _stored(key, unit, arch)
-        if stored is not None:
+        if stored := _stored(key, unit, arch):
             return stored
         built, used = (compiler or compile_here)(unit, arch, paths, start)
         # Another NVRTC may be loaded in the process (PyTorch brings one): then the build
@@ -127,9 +126,7 @@ def _key(unit: TranslationUnit, arch: str, nvrtc: str) -> str:
     return store.key(unit, digest, OPTIONS, arch, nvrtc)
 
 
-@functools.lru_cache(maxsize=8)
-def _digest_of_libraries(paths: tuple[Path, ...]) -> str:
-    return store.headers_digest(paths)
+_digest_of_libraries = functools.lru_cache(maxsize=8)(store.headers_digest)
 
 
 def compile_here(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Built:
@@ -158,8 +155,7 @@ def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
     arch, nvrtc = normalize_arch(arch), _nvrtc()
     # Not through cuda.core, which needs the driver for PTX.
     paths = (*unit.folders, *include_paths())
-    more = {"lineinfo": True} if lines else {}
-    options = _options(arch.replace("sm_", "compute_"), paths, **more).as_bytes("nvrtc")
+    options = _options(arch.replace("sm_", "compute_"), paths, lines).as_bytes("nvrtc")
     _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), UNIT.encode(), 0, [], [])
     try:
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
@@ -279,10 +275,11 @@ def _load_cuda_12() -> None:
                 return
 
 
-def _options(arch: str, paths: tuple[Path, ...], **more: Any) -> Any:
-    """Return ``cuda.core.ProgramOptions`` for every compilation, with more options for one."""
-    include, options = [str(path) for path in paths], OPTIONS | more
-    return cuda_core().ProgramOptions(name=UNIT, arch=arch, include_path=include, **options)
+def _options(arch: str, paths: tuple[Path, ...], lines: bool = False) -> Any:
+    """Return ``cuda.core.ProgramOptions``; ``lines``: with the source line of each instruction."""
+    return cuda_core().ProgramOptions(
+        name=UNIT, arch=arch, include_path=[*map(str, paths)], lineinfo=lines, **OPTIONS
+    )
 
 
 def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Build:
@@ -291,15 +288,13 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
     logs = io.StringIO()
     try:
         program = core.Program(unit.source, "c++", _options(arch, paths))
-        try:
-            # Not "ptx": cuda.core then needs the driver.
-            with interruptible():
-                cubin = bytes(program.compile("cubin", logs=logs).code)
-        finally:
-            program.close()
-            _trim_heap()
+        # Not "ptx": cuda.core then needs the driver.
+        with closing(program), interruptible():
+            cubin = bytes(program.compile("cubin", logs=logs).code)
     except Exception as error:
         raise _explained(error, arch, logs.getvalue()) from error
+    finally:
+        _trim_heap()
 
     log = logs.getvalue().replace("\0", "").strip()
     resources = _checked_resources(log, unit)
@@ -332,9 +327,8 @@ def _from_log(text: str, arch: str) -> CompileError:
     if re.search(r"--gpu-architecture|--nv_arch|-arch\b", text):
         return _unknown_arch(arch, known_archs())
     lines = [line.strip() for line in text.splitlines()]
-    first = next((line for line in lines if re.search(r"\b(error|fatal)\b", line)), "")
-    if not first:
-        first = next((line for line in lines if line), text)
+    decisive = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
+    first = next(filter(None, (*decisive, *lines)), text)
     count = len(re.findall(r": (?:catastrophic )?error\b", text))
     cut = len(first) > _LONGEST
     first = f"{first[:_LONGEST]} ..." if cut else first

@@ -11,7 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -118,14 +118,11 @@ def _steps(part: str, name: str, modes: Sequence[str]) -> list[Parameter]:
     ``part``: the attribute of a problem that has the matrix.
     """
 
-    def along(mode: int) -> Callable[[Any], int]:
-        def step(problem: Any) -> int:
-            matrix = next(x for x in getattr(problem, part) if x.name == name)
-            return int((*matrix.stride, matrix.batch_stride)[mode])
+    def step(mode: int, problem: Any) -> int:
+        matrix = next(x for x in getattr(problem, part) if x.name == name)
+        return int((*matrix.stride, matrix.batch_stride)[mode])
 
-        return step
-
-    return [_step(f"{name}_{letters}", along(mode)) for mode, letters in enumerate(modes)]
+    return [_step(f"{name}_{letters}", partial(step, mode)) for mode, letters in enumerate(modes)]
 
 
 @dataclass(frozen=True)
@@ -201,14 +198,9 @@ def epilogue_parameters(
 
     ``scalar``: their C++ type, as returned by `scalar_cpp`.
     """
-    reads = len(epilogue.operands) * [" const*"]
-    tensors = (*epilogue.operands, *epilogue.results)
-    kinds = (*reads, *len(epilogue.results) * ["*"])
-    pointers = tuple(
-        Pointer(x.name, f"{cpp_type(DTYPES[x.dtype])}{kind}")
-        for x, kind in zip(tensors, kinds, strict=True)
-    )
-    strides = tuple(step for x in tensors for step in _steps("operands", x.name, "mnl"))
+    tensors = [(x, " const*") for x in epilogue.operands] + [(x, "*") for x in epilogue.results]
+    pointers = tuple(Pointer(x.name, f"{cpp_type(DTYPES[x.dtype])}{kind}") for x, kind in tensors)
+    strides = tuple(step for x, _ in tensors for step in _steps("operands", x.name, "mnl"))
     scalars = (
         Scalar("alpha", scalar, 16),
         Scalar("beta", scalar, 16),

@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cute_gemm.cute.layout import Layout
+from cute_gemm.cute.layout import Layout, tuple_cpp
 from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.operation import Operation
@@ -304,8 +304,7 @@ def cpp_extents(cpp: str, extents: tuple[int, ...]) -> str:
 
 def cpp_shape(extents: tuple[int, ...]) -> str:
     """Return a static shape as a C++ type."""
-    text = Layout(tuple(extents), (0,) * len(extents)).cpp()
-    return text[len("Layout<") : text.index(",Stride")]
+    return tuple_cpp(tuple(extents), "Shape")
 
 
 def cpp_bool(value: bool) -> str:

@@ -57,8 +57,8 @@ def sample(entry: dict[str, Any]) -> fit.Sample:
 
 def error(samples: list[fit.Sample], numbers: Calibration) -> float:
     """Return the root mean squared logarithm of predicted over measured time."""
-    known = fit.SampleSet([[x] for x in samples])
-    return float(np.sqrt(np.mean(np.log(known.predicted(numbers, gpu(GPU)) / known.real) ** 2)))
+    known = fit.SampleSet([[x] for x in samples], gpu(GPU))
+    return float(np.sqrt(np.mean(np.log(known.predicted(numbers) / known.real) ** 2)))
 
 
 def fitted(samples: list[fit.Sample], numbers: Calibration) -> Calibration:
@@ -68,8 +68,8 @@ def fitted(samples: list[fit.Sample], numbers: Calibration) -> Calibration:
     values = {name: float(getattr(now, name)) for name in FIELDS}
     put = partial(fit._put_pace, kernel, kind, now)
     each = fit._Numbers(values, [True] * len(samples), put)
-    known = fit.SampleSet([[x] for x in samples])
-    return fit._solved(known, [each], numbers, gpu(GPU), lambda *_: None)
+    known = fit.SampleSet([[x] for x in samples], gpu(GPU))
+    return fit._solved(known, [each], numbers, lambda *_: None)
 
 
 def main() -> None:

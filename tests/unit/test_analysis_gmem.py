@@ -463,10 +463,10 @@ def test_distinct_rows_are_told_apart(count: int, values: int) -> None:
 
 def test_sums_of_huge_launches_are_exact() -> None:
     weights, values = np.array([[2**61, 3]]), np.array([[2**10, 7]])
-    assert gmem._total(weights, values) == 2**71 + 21
-    assert gmem._total(np.array([[2**60]]), np.array([[8]])) == 2**63  # the least beyond int64
-    assert gmem._total(weights.astype(object) * 4, values) == 2**73 + 84
-    assert gmem._total(np.array([[5, 0, 2]]), np.array([[3]])) == 21
+    assert gmem.total(weights, values) == 2**71 + 21
+    assert gmem.total(np.array([[2**60]]), np.array([[8]])) == 2**63  # the least beyond int64
+    assert gmem.total(weights.astype(object) * 4, values) == 2**73 + 84
+    assert gmem.total(np.array([[5, 0, 2]]), np.array([[3]])) == 21
 
 
 @pytest.mark.parametrize("ld", [128, 96, 129])

@@ -454,6 +454,17 @@ def test_lanes_in_two_columns_where_nothing_is_contiguous() -> None:
     assert found.rows[0].launch.sectors < report.rows[0].launch.sectors
 
 
+def test_a_fix_that_suits_the_partner_stays_when_narrower_vectors_have_none() -> None:
+    question = {
+        "tensor": "Sw<3,0,4> o 0 o (128,32):(34,1)", "threads": "(16,16):(1,16)",
+        "values": "(2,1):(1,2)", "atom": "ld.shared.128", "dtype": "float16",
+        "writer": "stmatrix.x4",
+    }  # fmt: skip
+    report = analyze_copy(**question)
+    assert not report.rows[1].good
+    assert any(after.rows[1].instruction == "stmatrix.x4" for after in again(question, report, 1))
+
+
 def test_misalignment_in_shared_memory_is_a_fault() -> None:
     narrow = {"tensor": "(64,32):(33,1)", "threads": "(32,4):(4,1)", "values": "(1,4):(4,1)",
               "dtype": "float32", "atom": "ld.shared.128"}  # fmt: skip

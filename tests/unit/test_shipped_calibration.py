@@ -34,8 +34,8 @@ def test_what_is_chosen_is_nearly_the_fastest_that_was_measured(name: str) -> No
     found = fit.quality(ours, numbers, gpu)
     assert found.regret < 0.04 and found.worst > 0.7 and found.rms < 0.25, found
     # Changes relative to the calibration for tests.
-    before = fit.SampleSet(ours).predicted(calibrations()[name], gpu)
-    now = fit.SampleSet(ours).predicted(numbers, gpu)
+    before = fit.SampleSet(ours, gpu).predicted(calibrations()[name])
+    now = fit.SampleSet(ours, gpu).predicted(numbers)
     ends = np.cumsum([len(contest) for contest in ours])[:-1]
     pairs = zip(np.split(before, ends), np.split(now, ends), strict=True)
     moved = sum(int(x.argmin()) != int(y.argmin()) for x, y in pairs if len(x))

@@ -176,7 +176,7 @@ def timed(count: int, hidden: Calibration, noise: float = 0.04, seed: int = 1) -
     for drawn in itertools.islice(draw.contests(H200, seed, ("bfloat16", "float32")), count):
         entries = [x._replace(microseconds=1.0) for x in drawn.entries]
         known = fit.samples([replace(drawn, entries=tuple(entries))], H200)[0]
-        seconds = fit.SampleSet([known]).predicted(hidden, H200)
+        seconds = fit.SampleSet([known], H200).predicted(hidden)
         real = [float(x * math.exp(noise * rng.normal()) * 1e6) for x in seconds]
         pairs = zip(entries, real, strict=True)
         found.append(replace(drawn, entries=tuple(x._replace(microseconds=us) for x, us in pairs)))

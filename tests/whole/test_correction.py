@@ -195,16 +195,16 @@ def test_the_fit_corrects_what_numbers_cannot_say() -> None:
     for drawn in itertools.islice(draw.contests(H200, 2, ("bfloat16",)), 24):
         entries = [x._replace(microseconds=1.0) for x in drawn.entries]
         known = fit.samples([replace(drawn, entries=tuple(entries))], H200)[0]
-        seconds = fit.SampleSet([known]).predicted(hidden, H200)
+        seconds = fit.SampleSet([known], H200).predicted(hidden)
         timed = zip(known, seconds, strict=True)
         contests.append([replace(sample, seconds=float(x)) for sample, x in timed])
     known, held = contests[:16], contests[16:]
-    found = fit.SampleSet(known).corrected(calibration(), H200)
+    found = fit.SampleSet(known, H200).corrected(calibration())
     assert found.correction is not None and len(found.correction.trees) == 2
     plain = fit.quality(held, calibration(), H200)
     assert fit.quality(held, found, H200).rms < 0.9 * plain.rms
     # The fit of another GPU starts with these trees.
-    more = fit.SampleSet(known[:8]).corrected(found, H200)
+    more = fit.SampleSet(known[:8], H200).corrected(found)
     assert more.correction is not None and len(more.correction.trees) == 3
     assert more.correction.trees[:2] == found.correction.trees
 
