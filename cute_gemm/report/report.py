@@ -18,13 +18,21 @@ from cute_gemm.rendering.shown import Paged, size_text, spilled
 from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, table
 from cute_gemm.report.auxiliary import launched
 from cute_gemm.report.candidates import candidates_dict, candidates_table
-from cute_gemm.report.causes import FAR, Cause, Causes, Predictor, causes, headline
+from cute_gemm.report.causes import (
+    FAR,
+    NO_PREDICTOR,
+    Cause,
+    Causes,
+    Predictor,
+    causes,
+    headline,
+)  # fmt: skip
 from cute_gemm.report.fixes import fixes, of_part
 from cute_gemm.report.options import Others, with_options
 from cute_gemm.report.performance import Performance, performance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.rendering.html import Page
+    from cute_gemm.rendering.tables import Part
     from cute_gemm.report.auxiliary import AuxiliaryReport
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
@@ -135,7 +144,7 @@ class Report(Paged):
     measured
         The measured time of the config, and the date; None for a predicted config.
     predictor
-        The cost model, which computes the predicted time of each cause at its first use.
+        The cost model, which computes the predicted times of causes at their first use.
     groups
         For a grouped GEMM a sentence on its tiles and waves; otherwise ``""``.
 
@@ -159,7 +168,7 @@ class Report(Paged):
     candidates: tuple[Candidate, ...] = ()
     auxiliary: tuple[AuxiliaryReport, ...] = ()
     measured: Measured | None = None
-    predictor: Predictor | None = None
+    predictor: Predictor = NO_PREDICTOR
     groups: str = ""
 
     @cached_property
@@ -173,23 +182,22 @@ class Report(Paged):
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
         """Causes of lost time, the costliest first; each explains one or more accesses."""
-        parts = self.problem, self.kernel, self.config, self.rows, self.auxiliary, self.predictor
-        return causes(*parts)
+        return causes(self)
 
     @cached_property
     def headline(self) -> str:
         """Predicted time, bound, costliest cause and the time with its fix, in one line."""
-        return headline(self.performance, self.causes, self.predictor)
+        return headline(self)
 
     @property
     def predicted(self) -> Prediction | None:
         """Prediction of the config, or None."""
-        return self.predictor.prediction if self.predictor else None
+        return self.predictor.prediction
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """Parts of the predicted time without measured times; () if all are measured."""
-        return tuple(self.predictor.unmeasured) if self.predicted and self.predictor else ()
+        return tuple(self.predictor.unmeasured) if self.predicted else ()
 
     def __repr__(self) -> str:
         p = self.problem
@@ -291,7 +299,7 @@ class Report(Paged):
         parts: tuple[Table | Pairs, ...] = (
             *(shown for shown, _ in access_tables(self.rows)),
             Pairs(self._performance_lines(), "Performance"),
-            *self._candidates_table(),
+            *candidates_table(self.candidates, self.predictor.gpu),
         )
         for part in parts:
             yield Text()
@@ -332,9 +340,6 @@ class Report(Paged):
             lines.append(("prediction", f"derived: there are no measured times of {of}"))
         return lines
 
-    def _candidates_table(self) -> Iterable[Table]:
-        return candidates_table(self.candidates, self.predictor.gpu if self.predictor else "")
-
     def page(self) -> Page:
         """Return the page that ``to_html`` writes."""
         from cute_gemm.rendering.html import Page
@@ -344,14 +349,15 @@ class Report(Paged):
         heads = ("operand", "global memory", "shared memory")
         summary = table("", heads, [view.summary() for view in self.operands], *heads)
         kind = problem.dtype
-        performance = Pairs(self._performance_lines())
+        performance: list[Part] = [self._drawn(), Pairs(self._performance_lines())]
+        performance += candidates_table(self.candidates, self.predictor.gpu)
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
                 ("Verdict", (Causes(self.causes), summary)),
-                ("Performance", (self._drawn(), performance, *self._candidates_table())),
+                ("Performance", performance),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
             ),
@@ -501,19 +507,16 @@ def _of_full_tiles(access: Access) -> Access:
 def make_report(
     problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
     launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
-    reads_c: bool = False, pictures: tuple[Partition, ...] = (),
-    candidates: Sequence[Candidate] = (), others: Others | None = None,
-    auxiliary: Iterable[AuxiliaryReport] = (), measured: Measured | None = None,
-    predictor: Predictor | None = None, groups: str = "",
+    reads_c: bool = False, others: Others | None = None,
+    auxiliary: Iterable[AuxiliaryReport] = (), **fields: Any,
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and return a ``Report``.
 
     ``resources`` are those of a build, or None. ``gpu`` is the GPU of the roofline, by default the
     one that stands for the arch; OptionError if it is not known or does not run kernels of
-    ``arch``. ``reads_c``: whether beta is not 0. ``candidates`` are the compared configs with their
-    predictions on the GPU of ``predictor``. ``others`` yields the accesses for other values of the
-    kernel's options. ``auxiliary`` are the launches of auxiliary kernels. ``predictor`` predicts
-    the costs of causes. ``groups`` is a sentence on the groups.
+    ``arch``. ``reads_c``: whether beta is not 0. ``others`` yields the accesses for other values of
+    the kernel's options. ``auxiliary`` are the launches of auxiliary kernels. ``fields`` are the
+    other fields of the report.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
@@ -521,8 +524,8 @@ def make_report(
     auxiliary = tuple(auxiliary)
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, auxiliary)
     return Report(
-        problem, kernel_name, config, arch, launch, resources, rows, bounds, pictures,
-        tuple(candidates), auxiliary, measured, predictor, groups,
+        problem, kernel_name, config, arch, launch, resources, rows, bounds,
+        auxiliary=auxiliary, **fields,
     )  # fmt: skip
 
 
