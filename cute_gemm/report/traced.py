@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
-from cute_gemm.access import gmem
+from cute_gemm.access import gmem, smem
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.verify import Verdict
@@ -64,22 +64,18 @@ class Request(NamedTuple):
 
     def table(self) -> Table:
         """Return a table of lanes: bytes, elements, and the sector or bank that serves them."""
-        shared = self.where == "shared"
+        shared, elements = self.where == "shared", self.elements
         heads = ["lane", "byte", "bank" if shared else "sector"]
-        if self.elements is not None:
+        if elements is not None:
             heads.insert(2, "element")
-        rows: list[Sequence[str]] = []
+        rows = []
         for lane, offset in enumerate(self.offsets.tolist()):
-            if offset < 0:
-                rows.append([str(lane), *["-"] * (len(heads) - 1)])
-                continue
-            cells = [str(lane), f"{offset:,}"]
-            if self.elements is not None:
-                cells.append(f"{self.where}({','.join(map(str, self.elements[lane].tolist()))})")
-            cells.append(str(offset // 4 % 32) if shared else f"{offset // gmem.SECTOR:,}")
-            rows.append(cells)
-        title = f"line {self.line}: {self.text}"
-        return table(title, heads, rows, "element")
+            place = offset // smem.WORD % smem.BANKS if shared else offset // gmem.SECTOR
+            cells = [str(lane), f"{offset:,}", f"{place:,}"]
+            if elements is not None:
+                cells.insert(2, f"{self.where}({','.join(map(str, elements[lane].tolist()))})")
+            rows.append([cells[0], *["-"] * (len(heads) - 1)] if offset < 0 else cells)
+        return table(f"line {self.line}: {self.text}", heads, rows, "element")
 
     def picture(self) -> str:
         """Return an SVG drawing of the sectors or banks that the request touches."""
@@ -283,9 +279,8 @@ def requests_of(
         begin = GLOBAL + regions[where].begin
         chosen &= (last >= begin) & (last < GLOBAL + regions[where].end)
     requests = []
-    for row in np.flatnonzero(chosen).tolist():
-        instruction = execution.kernel.instructions[accesses.instruction[row]]
-        lanes = accesses.addresses[row]
+    for number, lanes in zip(accesses.instruction[chosen], accesses.addresses[chosen], strict=True):
+        instruction = execution.kernel.instructions[number]
         name, _, bits = described(instruction)
         name = name.format("shared" if where == "shared" else "global")
         offsets = np.where(lanes < 0, -1, lanes - begin)
