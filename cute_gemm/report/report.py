@@ -18,15 +18,7 @@ from cute_gemm.rendering.shown import Paged, size_text, spilled
 from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, table
 from cute_gemm.report.auxiliary import launched
 from cute_gemm.report.candidates import candidates_dict, candidates_table
-from cute_gemm.report.causes import (
-    FAR,
-    NO_PREDICTOR,
-    Cause,
-    Causes,
-    Predictor,
-    causes,
-    headline,
-)  # fmt: skip
+from cute_gemm.report.causes import FAR, NO_PREDICTOR, Cause, Causes, Predictor, causes, headline
 from cute_gemm.report.fixes import fixes, of_part
 from cute_gemm.report.options import Others, with_options
 from cute_gemm.report.performance import Performance, performance
