@@ -12,11 +12,9 @@ from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.options import spelled
 from cute_gemm.measure.timed import Turns, time_in_turns
 from cute_gemm.rendering.shown import Shown, size_text
-from cute_gemm.rendering.tables import Column, Table
+from cute_gemm.rendering.tables import Column, Table, styled
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
     from cute_gemm.plan.plan import Plan
     from cute_gemm.run.timing import Samples
 
@@ -110,28 +108,24 @@ class Comparison(Shown):
         return {"format": FORMAT, **sides, "figures": figures,
                 **named(self, "ratio", "rounds", "gpu")}  # fmt: skip
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
+    def _printed(self) -> Iterator[Any]:
         for name, side in (("a", self.a), ("b", self.b)):
             for count, line in enumerate(side.lines()):
-                yield Text.assemble((" " if count else name, "bold"), f"  {line}")
+                yield styled((" " if count else name, "bold"), f"  {line}")
         if self.ratio is not None:
-            yield Text()
             rounds = counted(self.rounds, "round")
-            yield Text(f"b takes {self.ratio:.3f} of a's time on {self.gpu}, median of {rounds}")
+            words = f"b takes {self.ratio:.3f} of a's time on {self.gpu}, median of {rounds}"
+            yield from ("", words)
         heads = Column("figure", left=True), Column("a"), Column("b"), Column("b / a")
         rows = [
             (name, _text(name, a), _text(name, b), _ratio(a, b))
             for name, (a, b) in self.differing.items()
         ]
         if rows:
-            yield Text()
-            yield Table("", heads, rows)
+            yield from ("", Table("", heads, rows))
         equal = sum(a == b for a, b in self.figures.values())
-        yield Text()
         figures = counted(equal, "figure is", "figures are")
-        yield Text(f"{figures} equal on both sides and not shown.")
+        yield from ("", f"{figures} equal on both sides and not shown.")
 
 
 def compare(

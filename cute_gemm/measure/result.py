@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cute_gemm._text import FORMAT, counted
 from cute_gemm.cost_model.roofline import Roofline
 from cute_gemm.errors import OptionError
 from cute_gemm.rendering.shown import Shown
-from cute_gemm.rendering.tables import Cell, Column, Findings, Table
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+from cute_gemm.rendering.tables import Cell, Column, Findings, Table, styled
 
 #: Characters per line of ``str(result)``.
 WIDTH = 100
@@ -174,18 +171,14 @@ class BenchResult(Shown):
                 "FILE` writes"
             ) from error
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield Text(self._title())
+    def _printed(self) -> Iterator[Any]:
+        yield self._title()
         for size in self.sizes:
-            yield Text()
-            yield Text(_size_line(size), style="bold")
+            yield from ("", styled((_size_line(size), "bold")))
             for start in range(0, len(self.ops), _OPS_ABREAST):
                 yield self._table(size, self.ops[start : start + _OPS_ABREAST])
             yield from _below(size, self.ops)
-        yield Text()
-        yield Text(self._method())
+        yield from ("", self._method())
 
     def _title(self) -> str:
         where = f"{self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"

@@ -23,7 +23,7 @@ from cute_gemm.access.ideal import Kind, kind_of
 from cute_gemm.cost_model.prediction import Prediction
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.rendering.rows import MISALIGNED, AccessRow
-from cute_gemm.rendering.tables import Paragraph, markup
+from cute_gemm.rendering.tables import Paragraph, markup, styled
 from cute_gemm.report.remedies import (
     Remedy,
     misplaced,
@@ -445,10 +445,8 @@ class Causes:
         return own, f"{each}, no fix known: {listed}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
         own, others = self._divided()
-        yield Text("Causes" if len(self.causes) != 1 else "Cause", "bold")
+        yield styled(("Causes" if len(self.causes) != 1 else "Cause", "bold"))
         for number_, cause in enumerate(own, 1):
             cost = f": {cause.cost}" * bool(cause.cost)
             lines = [f"{number_}. {cause.what}{cost}", "; ".join(cause.accesses)]

@@ -14,13 +14,11 @@ from cute_gemm.cost_model.roofline import compulsory_bytes, ratio
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.parts.groups import evenly
 from cute_gemm.rendering.shown import Shown, size_text
-from cute_gemm.rendering.tables import Column, Paragraph, Table, table
+from cute_gemm.rendering.tables import Column, Paragraph, Table, styled, table
 from cute_gemm.report.ideas import idea
 from cute_gemm.report.per_result import KINDS, Count, counts, results_of
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
     from cute_gemm.cost_model.prediction import Prediction
     from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
@@ -103,13 +101,11 @@ class Explanation(Shown):
             "next": [asdict(kernel) for kernel in self.next],
         }
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield Text.assemble((self.kernel, "bold"), f": {self.summary}")
-        yield Text(self.problem.op + size_text(self.problem))
+    def _printed(self) -> Iterator[Any]:
+        yield styled((self.kernel, "bold"), f": {self.summary}")
+        yield self.problem.op + size_text(self.problem)
         if self.report is not None:
-            yield Text(f"config {self.plan.config.name}, {self.plan.arch}")
+            yield f"config {self.plan.config.name}, {self.plan.arch}"
         yield from _section("The idea", self._worded(self.idea))
         if self.counts:
             title = "Accesses per result (element of C), in elements: tutorials and model"
@@ -214,10 +210,7 @@ def _figure(value: float | None) -> str:
 
 
 def _section(title: str, *content: Any) -> Iterator[Any]:
-    from rich.text import Text
-
-    yield Text()
-    yield Text(title, style="bold")
+    yield from ("", styled((title, "bold")))
     yield from (Paragraph(part, 1) if isinstance(part, str) else part for part in content)
 
 

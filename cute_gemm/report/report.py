@@ -15,7 +15,7 @@ from cute_gemm.access.fix import Fix
 from cute_gemm.fixes.search import contents
 from cute_gemm.rendering.rows import AccessRow, access_tables, findings, make_row
 from cute_gemm.rendering.shown import Paged, size_text, spilled
-from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, table
+from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, styled, table
 from cute_gemm.report.auxiliary import launched
 from cute_gemm.report.candidates import candidates_dict, candidates_table
 from cute_gemm.report.causes import FAR, NO_PREDICTOR, Cause, Causes, Predictor, causes, headline
@@ -25,8 +25,6 @@ from cute_gemm.report.performance import Performance, performance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access.accesses import Access, Partition
     from cute_gemm.cost_model.prediction import Prediction
@@ -276,52 +274,43 @@ class Report(Paged):
     def _configured(self) -> str:
         return str(self.config and self.config.name)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
+    def _printed(self) -> Iterator[Any]:
         yield from self._header()
         if self.causes:
-            yield Text()
-            yield Causes(self.causes)
+            yield from ("", Causes(self.causes))
         for each in self.auxiliary:
-            yield Text()
-            yield from each.shown()
+            yield from ("", *each.shown())
         if self.auxiliary:
-            yield from (Text(), Text.assemble((self.kernel, "bold")))
-        parts: tuple[Table | Pairs, ...] = (
-            *(shown for shown, _ in access_tables(self.rows)),
-            Pairs(self._performance_lines(), "Performance"),
-            *candidates_table(self.candidates, self.predictor.gpu),
-        )
-        for part in parts:
-            yield Text()
-            yield part
+            yield from ("", styled((self.kernel, "bold")))
+        for shown, _ in access_tables(self.rows):
+            yield from ("", shown)
+        yield from ("", Pairs(self._performance_lines(), "Performance"))
+        for shown in candidates_table(self.candidates, self.predictor.gpu):
+            yield from ("", shown)
 
-    def _header(self) -> Iterable[Any]:
-        from rich.text import Text
-
+    def _header(self) -> Iterator[Any]:
         if self.headline:
-            yield from (Text(self.headline, "bold"), Text())
-        yield Text.assemble("gemm ", (self.problem.op, "bold"), size_text(self.problem))
+            yield from (styled((self.headline, "bold")), "")
+        yield styled("gemm ", (self.problem.op, "bold"), size_text(self.problem))
         width = max(len(str(matrix)) for matrix in self._matrices.values())
         for name, matrix in self._matrices.items():
-            yield Text.assemble(
+            yield styled(
                 (name, "bold"),
                 f"  {matrix!s:<{width}}  {_laid_out(matrix)}{matrix.dtype}, base aligned to "
                 f"{matrix.alignment} bytes" + ", conjugated" * matrix.conj,
             )
         if self.groups:
-            yield Text(self.groups)
-        yield Text(f"kernel {self.kernel}, {self.arch}")
+            yield self.groups
+        yield f"kernel {self.kernel}, {self.arch}"
         if self.config is not None:
-            yield Text(f"config {self._configured}")
+            yield f"config {self._configured}"
         if self.measured is not None:
-            yield Text(f"selection {self.measured}")
+            yield f"selection {self.measured}"
         launch, built = f"launch {self._launched}", self.resources
         if built is not None:
             used = f"{built.registers} registers, {built.shared_static:,} bytes static"
             launch += f"; {used}, {spilled(built)}"
-        yield Text(launch)
+        yield launch
 
     def _performance_lines(self) -> list[tuple[str, str]]:
         """Return the bounds of the kernel, and parts of the prediction without measurements."""

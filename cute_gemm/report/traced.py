@@ -20,9 +20,7 @@ from cute_gemm.rendering.tables import Figure, Pairs, Table, table
 from cute_gemm.report.executed import Compared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
@@ -211,16 +209,14 @@ class Trace(Paged):
     def _agreement(self) -> str:
         return differing(self.differences, len(self._all_figures))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield Text(f"trace {self.problem.op}{size_text(self.problem)}")
-        yield Text(f"{self.symbol}, PTX for {self.arch}")
+    def _printed(self) -> Iterator[Any]:
+        yield f"trace {self.problem.op}{size_text(self.problem)}"
+        yield f"{self.symbol}, PTX for {self.arch}"
         for of_figures in self._tables():
-            yield from (Text(), of_figures)
-        yield from (Text(), Text(self._agreement()), Text(self._checked()))
+            yield from ("", of_figures)
+        yield from ("", self._agreement(), self._checked())
         if self.shown is not None:
-            yield from (Text(), self.shown.table())
+            yield from ("", self.shown.table())
 
     def page(self) -> Page:
         """Return the page that ``to_html`` writes."""
