@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named
 from cute_gemm.problem.parts.packing import Packing
-from cute_gemm.rendering.rows import access_tables, make_row
+from cute_gemm.rendering.rows import access_tables
 from cute_gemm.rendering.tables import styled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cute_gemm.access.accesses import Access
     from cute_gemm.rendering.rows import AccessRow
     from cute_gemm.toolchain.signature import Launch
 
@@ -81,13 +78,6 @@ class AuxiliaryReport:
         yield f"launch {launched(self.launch)}; {self.problem.nbytes:,} bytes of scratch"
         for table, _ in access_tables(self.rows):
             yield from ("", table)
-
-
-def auxiliary_report(
-    kernel: str, config: Any, problem: Any, launch: Launch, accesses: Iterable[Access]
-) -> AuxiliaryReport:
-    """Count the accesses of an auxiliary kernel."""
-    return AuxiliaryReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))
 
 
 def launched(launch: Launch) -> str:

@@ -34,8 +34,6 @@ from cute_gemm.report.remedies import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.report.report import Report
 
@@ -444,7 +442,7 @@ class Causes:
         listed = "; ".join(x.what + more for x, more in zip(others, accesses, strict=True))
         return own, f"{each}, no fix known: {listed}"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, *_: Any) -> Iterator[Any]:
         own, others = self._divided()
         yield styled(("Causes" if len(self.causes) != 1 else "Cause", "bold"))
         for number_, cause in enumerate(own, 1):

@@ -113,8 +113,7 @@ def predicted(rows: Iterable[AccessRow]) -> dict[Kind, Counter[str]]:
         if row.launch.requests:
             operand = row.operand if row.space == "global" else ""
             kind = Kind(operand, row.space, row.direction, row.instruction, row.bits)
-            figures = {name: getattr(row.launch, name) for name in FIGURES[row.space]}
-            counts.setdefault(kind, Counter()).update(figures)
+            counts.setdefault(kind, Counter()).update(named(row.launch, *FIGURES[row.space]))
     return counts
 
 

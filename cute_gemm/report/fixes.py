@@ -64,17 +64,13 @@ def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...
     for index, access in enumerate(accesses):
         if not isinstance(access, GlobalAccess) or access.tail == "elements":
             continue
-        filled = {
-            at: item
-            for (operand, _), tile in tiles.items()
-            for at, item in tile.items()
-            if operand == access.operand != "C"
-        }
-        buffer = buffers[access.operand] if filled else []
+        buffer = buffers.get(access.operand, []) if access.operand != "C" else []
         copies = _GlobalSearch(access, threads, letters, buffer).fixes()
         offered[index] = tuple(fix for fix, _ in copies)
         # If no layout frees the whole buffer of conflicts, a fix of the copy may.
-        bad = {at: row for at, item in filled.items() if not (row := make_row(item)).good}
+        of_buffer = [tile for (name, _), tile in tiles.items() if buffer and name == access.operand]
+        filled = {at: make_row(item) for tile in of_buffer for at, item in tile.items()}
+        bad = {at: row for at, row in filled.items() if not row.good}
         if not any(all(fix.figures["conflicts"] for fix in offered[at]) for at in bad):
             continue
         for at, row in bad.items():

@@ -164,10 +164,8 @@ class Report(Paged):
     @cached_property
     def findings(self) -> tuple[str, ...]:
         """One sentence for each access that is not ideal."""
-        of_auxiliary = (
-            [f"{x.kernel}: {line}" for line in findings(x.rows)] for x in self.auxiliary
-        )
-        return sum(map(tuple, of_auxiliary), findings(self.rows))
+        others = (f"{x.kernel}: {line}" for x in self.auxiliary for line in findings(x.rows))
+        return (*findings(self.rows), *others)
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
@@ -325,16 +323,12 @@ class Report(Paged):
         """Return the page that ``to_html`` writes."""
         from cute_gemm.rendering.html import Page
 
-        problem = self.problem
-        size = (problem.m, problem.n, problem.k)
         heads = ("operand", "global memory", "shared memory")
         summary = table("", heads, [view.summary() for view in self.operands], *heads)
-        kind = problem.dtype
         performance: list[Part] = [self._drawn(), Pairs(self._performance_lines())]
         performance += candidates_table(self.candidates, self.predictor.gpu)
-        return Page(
-            title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
-            heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
+        return Page.of(
+            "gemm", self.problem, self.kernel,
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
                 ("Verdict", (Causes(self.causes), summary)),
@@ -346,7 +340,7 @@ class Report(Paged):
             pictures=self.pictures,
             lead=self.headline,
             figures=self._figures(),
-        )
+        )  # fmt: skip
 
     def _figures(self) -> list[tuple[str, str]]:
         """Return the times of the headline, each with a label."""
@@ -427,11 +421,9 @@ def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...],
     """
     copies: dict[Any, Access] = {}
     keys = [_copy_key(access) for access in accesses]
-    for key, access in zip(keys, accesses, strict=True):
-        access = _of_full_tiles(access)
-        known = copies.setdefault(key, access)
-        if isinstance(known, GlobalAccess) and isinstance(access, GlobalAccess):
-            copies[key] = max(known, access, key=_full_tiles)  # the first of equal ones
+    for key, access in zip(keys, map(_of_full_tiles, accesses), strict=True):
+        # The first of equal ones.
+        copies[key] = max(copies.get(key, access), access, key=_full_tiles)
     question = (threads, *(_content(*item) for item in copies.items()))
     answer = _looked_for.get(question)
     if answer is None:
@@ -456,15 +448,18 @@ def _copy_key(access: Access) -> Any:
 
 def _content(key: Any, access: Access) -> Any:
     """Return everything that the fixes of a copy depend on."""
-    names: tuple[str, ...] = ()
     if isinstance(access, GlobalAccess):
         names = "matrix", "unit", "tile", "axis", "region", "origin"
-    elif isinstance(access, SharedAccess):
-        names = "element_bits", "coords"
-    return key, *contents(*named(access, *names).values())
+        return key, *named(access, *names).values()
+    if isinstance(access, SharedAccess):
+        return key, access.element_bits, *contents(access.coords)
+    return key
 
 
-def _full_tiles(access: GlobalAccess) -> int:
+def _full_tiles(access: Access) -> int:
+    """Return the number of full tiles of a global access, 0 of others."""
+    if not isinstance(access, GlobalAccess):
+        return 0
     return prod(e // t for e, t in zip(access.region, access.tile, strict=True))
 
 

@@ -222,19 +222,13 @@ class Trace(Paged):
         """Return the page that ``to_html`` writes."""
         from cute_gemm.rendering.html import Page
 
-        p = self.problem
-        size = " x ".join(f"{x:,}" for x in (p.m, p.n, p.k))
         result = Pairs((("accesses", self._agreement()), ("result", self._checked())))
         sections: list[Any] = [("Result", (result,)), ("Executed", self._tables())]
         if self.shown is not None:
             sections.append(("Request", (Figure(self.shown.picture()), self.shown.table())))
-        return Page(
-            title=f"trace {p.op} {p.m}x{p.n}x{p.k} {p.dtype}, {self.symbol}",
-            heading=f"trace {p.op}, {size}, {p.dtype}",
-            intro=f"{self.symbol}, compiled to PTX for {self.arch} and executed.",
-            sections=sections,
-            rows=self.rows,
-        )
+        intro = f"{self.symbol}, compiled to PTX for {self.arch} and executed."
+        content = {"intro": intro, "sections": sections, "rows": self.rows}
+        return Page.of("trace", self.problem, self.symbol, **content)
 
 
 def _table(title: str, figures: Sequence[Compared]) -> Table:

@@ -6,6 +6,7 @@ and every cell has numbers.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,13 +24,10 @@ _HEAD = f'font-size="11" fill="{svg.GREY}"'
 
 def spans(numbers: Iterable[int]) -> str:
     """Return ascending numbers as ranges: ``"0-3,8"``."""
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+    # Numbers that follow each other have the same distance from their places.
+    grouped = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = ([number for _, number in pairs] for _, pairs in grouped)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 # ---- global memory ------------------------------------------------------------------------------
