@@ -299,8 +299,9 @@ def _widens(report: Report, matrix: Matrix) -> bool:
 
 def _cause(group: _Group, members: Sequence[_Member], predictor: Predictor) -> Cause:
     """Predict the cost of a cause and the time with its fix."""
-    first = next(iter(group.remedies), Remedy(group.fix, {}))
-    what, fix, change, worst = group.what, group.fix or first.what, first.change, members[0]
+    own = [Remedy(group.fix, {})] * bool(group.fix)
+    fix, change, *_ = next(iter((*own, *group.remedies)), Remedy("", {}))
+    what, worst = group.what, members[0]
     seconds = fixed = share = None
     if predictor.prediction is not None:
         predicted = predictor.prediction.seconds
