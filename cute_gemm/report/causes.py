@@ -23,7 +23,7 @@ from cute_gemm.access.ideal import Kind, kind_of
 from cute_gemm.cost_model.prediction import Prediction
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.rendering.rows import MISALIGNED, AccessRow
-from cute_gemm.rendering.tables import Paragraph, markup, styled
+from cute_gemm.rendering.tables import Findings, Paragraph, markup, styled
 from cute_gemm.report.remedies import (
     Remedy,
     misplaced,
@@ -459,7 +459,7 @@ class Causes:
         """Return an ordered list, or a sentence without causes."""
         own, others = self._divided()
         if not self.causes:
-            return "<p>No finding: every access is as good as it can be.</p>\n"
+            return Findings(()).html()
         items = ""
         for cause in own:
             cost = f' <span class="cost">{markup(bound(cause.cost))}</span>' * bool(cause.cost)

@@ -162,12 +162,9 @@ class Explanation(Shown):
         report = self.report
         if report is None:
             return
-        for what, extents in (
-            ("CTA tile", report.config.tile),
-            ("results of a thread", report.config.thread_tile),
-        ):
-            if extents:
-                yield what, " x ".join(map(str, extents))
+        config = report.config
+        tiles = {"CTA tile": config.tile, "results of a thread": config.thread_tile}
+        yield from ((what, " x ".join(map(str, tile))) for what, tile in tiles.items() if tile)
         yield "threads of a CTA", number(report.launch.block)
         yield "bytes of shared memory of a CTA", number(report.launch.smem)
         for count in self.counts:
