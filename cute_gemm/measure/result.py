@@ -160,15 +160,11 @@ class BenchResult(Shown):
             sizes = tuple(map(_size_of, values["sizes"]))
             result: BenchResult = _read(cls, values, ops=tuple(values["ops"]), sizes=sizes)
             return result
-        except KeyError as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            fault = "has no" if isinstance(error, KeyError) else "does not fit:"
             raise OptionError(
-                f"the stored result has no {error}; expected what `cute-gemm bench --output FILE` "
+                f"the stored result {fault} {error}; expected what `cute-gemm bench --output FILE` "
                 "writes"
-            ) from error
-        except (TypeError, ValueError, AttributeError) as error:
-            raise OptionError(
-                f"the stored result does not fit: {error}; expected what `cute-gemm bench --json "
-                "FILE` writes"
             ) from error
 
     def _printed(self) -> Iterator[Any]:
