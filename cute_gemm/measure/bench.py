@@ -300,11 +300,7 @@ class _Size:
                 self.samples |= interleave([group], self.rounds, host_clock)
 
     def _run_on_gpu(
-        self,
-        kernels: Sequence[Asked],
-        functions: Mapping[str, Function],
-        gpu: Machine,
-        copies: int,
+        self, kernels: Sequence[Asked], functions: Mapping[str, Function], gpu: Machine, copies: int
     ) -> None:
         """Compile all kernels, check their results, and time those with right results."""
         plans = self._plans(kernels, backend="cuda", arch=gpu.arch)

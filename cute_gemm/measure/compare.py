@@ -12,7 +12,7 @@ from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.options import spelled
 from cute_gemm.measure.timed import Turns, time_in_turns
 from cute_gemm.rendering.shown import Shown, size_text
-from cute_gemm.rendering.tables import Column, Table, styled
+from cute_gemm.rendering.tables import styled, table
 
 if TYPE_CHECKING:
     from cute_gemm.plan.plan import Plan
@@ -116,13 +116,12 @@ class Comparison(Shown):
             rounds = counted(self.rounds, "round")
             words = f"b takes {self.ratio:.3f} of a's time on {self.gpu}, median of {rounds}"
             yield from ("", words)
-        heads = Column("figure", left=True), Column("a"), Column("b"), Column("b / a")
         rows = [
             (name, _text(name, a), _text(name, b), _ratio(a, b))
             for name, (a, b) in self.differing.items()
         ]
         if rows:
-            yield from ("", Table("", heads, rows))
+            yield from ("", table("", ("figure", "a", "b", "b / a"), rows, "figure"))
         equal = sum(a == b for a, b in self.figures.values())
         figures = counted(equal, "figure is", "figures are")
         yield from ("", f"{figures} equal on both sides and not shown.")

@@ -71,11 +71,9 @@ class Compared:
 
 
 def compare(
-    rows: Iterable[AccessRow],
-    execution: Execution,
-    at_most: Collection[str] = (),
+    rows: Iterable[AccessRow], execution: Execution, at_most: Collection[str] = (),
     by_lanes: Collection[str] = (),
-) -> tuple[Compared, ...]:
+) -> tuple[Compared, ...]:  # fmt: skip
     """Compare the predictions of a report for a launch with its execution.
 
     ``at_most``: operands whose executed figures may be smaller. ``by_lanes``: operands for which

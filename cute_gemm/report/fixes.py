@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -119,13 +120,9 @@ class _GlobalSearch:
         if worst is None or quality(self.now) >= IDEAL or self.access.products is not None:
             return []  # copies of several matrices have no search
         tile = TilePlacement(Layout(self.access.tile, matrix.stride), matrix.alignment)
-        changes = search(
-            rounds(tile, self.size, matrix.shape, 0, self.stored),
-            self.best_of,
-            _by_quality,
-            _ideal,
-            strided=worst.cause == "strided",
-        )
+        places = rounds(tile, self.size, matrix.shape, 0, self.stored)
+        strided = worst.cause == "strided"
+        changes = search(places, self.best_of, _by_quality, _ideal, strided)
         return [(fix_to(", ".join(tried.words), tried.row), tried.sides) for tried in changes]
 
     def best_of(self, places: Iterable[TilePlacement]) -> _Tried | None:
@@ -133,12 +130,8 @@ class _GlobalSearch:
 
         Return None if no change helps, or if shared memory has no layout for it or costs more.
         """
-        changes = (
-            tried
-            for place in places
-            for tried in self.tried(place)
-            if _as_efficient(tried.row, self.now)
-        )
+        every = chain.from_iterable(map(self.tried, places))
+        changes = (tried for tried in every if _as_efficient(tried.row, self.now))
         best = cheapest(changes, _by_quality, _ideal)
         if best is None or quality(best.row) <= quality(self.now):
             return None

@@ -202,11 +202,9 @@ def _waves_text(gpu: Gpu, grid: Waves) -> str:
 
 
 def _traffic(
-    problem: GemmProblem,
-    rows: Iterable[AccessRow],
-    auxiliary: Iterable[AuxiliaryReport],
+    problem: GemmProblem, rows: Iterable[AccessRow], auxiliary: Iterable[AuxiliaryReport],
     reads_c: bool,
-) -> Traffic:
+) -> Traffic:  # fmt: skip
     """Return the traffic of the kernel and of its auxiliary kernels."""
     compulsory = compulsory_bytes(problem, reads_c)
     # Names of what the kernel reads from or writes to scratch, by its operand.
