@@ -173,7 +173,7 @@ class BenchResult(Shown):
             yield from ("", styled((_size_line(size), "bold")))
             for start in range(0, len(self.ops), _OPS_ABREAST):
                 yield self._table(size, self.ops[start : start + _OPS_ABREAST])
-            yield from _below(size, self.ops)
+            yield _below(size, self.ops)
         yield from ("", self._method())
 
     def _title(self) -> str:
@@ -247,8 +247,8 @@ def _size_line(size: SizeResult) -> str:
     return f"M={size.m} N={size.n} K={size.k}{batch}" + copies * (size.copies > 1)
 
 
-def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
-    """Yield the notes below a table: reasons of empty cells, and the roofline."""
+def _below(size: SizeResult, ops: tuple[str, ...]) -> Findings:
+    """Return the notes below a table: reasons of empty cells, and the roofline."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in size.entries:
         if entry.reason:
@@ -256,7 +256,8 @@ def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
             reasons.setdefault((entry.kernel, f"{what}{entry.reason}"), []).append(entry.op)
     lines = []
     for (kernel, reason), of in reasons.items():
-        lines.append(f"{' '.join((kernel, *(of if len(of) != len(ops) else ())))}: {reason}")
+        only = of if len(of) != len(ops) else ()
+        lines.append(f"{' '.join((kernel, *only))}: {reason}")
     if (roof := size.roofline) is not None:
         bound = "operations" if roof.bound == "compute" else "memory"
         lines.append(
@@ -264,7 +265,7 @@ def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
             f"({roof.peak_tflops:g} TFLOP/s of the {roof.unit}, {roof.bandwidth_gbs:,.0f} GB/s, "
             f"both as NVIDIA states them)"
         )
-    yield Findings(lines)
+    return Findings(lines)
 
 
 def _gflops(value: float) -> str:

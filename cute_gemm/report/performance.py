@@ -159,9 +159,7 @@ class Performance:
 
 def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
     """Return the fields of a dataclass, and some of its properties."""
-    if value is None:
-        return None
-    return asdict(value) | named(value, *properties)
+    return None if value is None else asdict(value) | named(value, *properties)
 
 
 def _roofline_text(gpu: Gpu, roofline: Roofline) -> str:

@@ -7,7 +7,7 @@ and every cell has numbers.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,25 +37,20 @@ _LINE_RIGHT = 78
 _ROW, _BAR = 21, 17
 
 
-class _Line(NamedTuple):
-    """The part of a request within one 128-byte line."""
-
-    pieces: dict[tuple[int, int], list[int]]  # (first byte, one past the last) -> lanes
-    used: np.ndarray  # bool [128]
+#: The part of a request within one 128-byte line: (first byte, one past the last) -> lanes.
+_Pieces = dict[tuple[int, int], list[int]]
 
 
-def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Line]:
+def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Pieces]:
     """Sort the bytes of the lanes by line."""
-    lines: dict[int, _Line] = {}
+    lines: dict[int, _Pieces] = {}
     for lane, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         if length <= 0 or start < 0:
             continue
         for at in range(start // gmem.LINE, (start + length - 1) // gmem.LINE + 1):
-            line = lines.setdefault(at, _Line({}, np.zeros(gmem.LINE, bool)))
             begin = max(start - at * gmem.LINE, 0)
             end = min(start + length - at * gmem.LINE, gmem.LINE)
-            line.pieces.setdefault((begin, end), []).append(lane)
-            line.used[begin:end] = True
+            lines.setdefault(at, {}).setdefault((begin, end), []).append(lane)
     return dict(sorted(lines.items()))
 
 
@@ -65,7 +60,7 @@ def _true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
-def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str]:
+def _lane_labels(pieces: _Pieces, y: float) -> list[str]:
     """Return the labels of a line's lanes: inside a lane if they fit, else one per run of lanes."""
     out = []
     narrow: tuple[int, int, list[int]] = (0, -1, [])  # the run of lanes that this one may extend
@@ -122,26 +117,28 @@ def request(
     sector = gmem.SECTOR * _BYTE
     right = left + 4 * sector
     top, before = 36, None
-    for row, (at, line) in enumerate(lines.items()):
+    place = np.arange(gmem.LINE)
+    for row, (at, pieces) in enumerate(lines.items()):
         y = top + row * _ROW
-        touched = np.asarray(line.used.reshape(-1, gmem.SECTOR).any(axis=-1))
+        used = np.any([(place >= begin) & (place < end) for begin, end in pieces], axis=0)
+        touched = used.reshape(-1, gmem.SECTOR).any(axis=-1)
         for n, is_touched in enumerate(touched.tolist()):
             where, kind = (sectors, 'class="sector"') if is_touched else (idle, "")
             where.append(svg.rect(left + n * sector, y, sector, _BAR, kind))
-        for begin, end in _true_runs(np.repeat(touched, gmem.SECTOR) & ~line.used):
+        for begin, end in _true_runs(np.repeat(touched, gmem.SECTOR) & ~used):
             box = (left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR)
             waste.append(svg.rect(*box, 'class="waste"'))
             hatched.append(box)
-        for (begin, end), who in sorted(line.pieces.items()):
+        for (begin, end), who in sorted(pieces.items()):
             # Neighbours differ in shade, which separates narrow lanes.
             kind = f'class="lane" fill="{svg.TINTS[6 if who[0] % 2 else 0]}"'
             first = at * gmem.LINE - base + begin
             tip = f"lane {spans(who)}: {end - begin} bytes from {first:,} on"
             lanes.append(svg.rect(left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR, kind, tip))
-        labels += _lane_labels(line.pieces, y + 12.5)
+        labels += _lane_labels(pieces, y + 12.5)
         sides.append(svg.text(left - 8, y + 13, names[at], 'text-anchor="end"'))
-        used, moved = int(line.used.sum()), gmem.SECTOR * int(touched.sum())
-        sides.append(svg.text(right + 8, y + 13, f"{used} of {moved}"))
+        moved = gmem.SECTOR * int(touched.sum())
+        sides.append(svg.text(right + 8, y + 13, f"{int(used.sum())} of {moved}"))
         if before is not None and at != before + 1:
             gaps.append(f"M0 {svg.number(y - 2)}h{svg.number(right + _LINE_RIGHT)}")
         before = at
