@@ -95,11 +95,8 @@ def compare(
         ]
         merged = any(x.figure == "requests" and x.difference for x in figures)
         if merged and len(widths) > 1 and family[1] == "shared":
-            before, after = (
-                sum(counts[kind]["lanes"] * kind.bits // 8 for kind in widths)
-                for counts in (old, new)
-            )
-            figures = [Compared(Kind(*family, 0), "bytes", before, after)]
+            moved = [sum(x[kind]["lanes"] * kind.bits // 8 for kind in widths) for x in (old, new)]
+            figures = [Compared(Kind(*family, 0), "bytes", moved[0], moved[1])]
         compared += figures
     return tuple(compared)
 

@@ -280,11 +280,10 @@ class Report(Paged):
             yield from ("", *each.shown())
         if self.auxiliary:
             yield from ("", styled((self.kernel, "bold")))
-        for shown, _ in access_tables(self.rows):
-            yield from ("", shown)
-        yield from ("", Pairs(self._performance_lines(), "Performance"))
-        for shown in candidates_table(self.candidates, self.predictor.gpu):
-            yield from ("", shown)
+        tables = (shown for shown, _ in access_tables(self.rows))
+        compared = candidates_table(self.candidates, self.predictor.gpu)
+        for part in (*tables, Pairs(self._performance_lines(), "Performance"), *compared):
+            yield from ("", part)
 
     def _header(self) -> Iterator[Any]:
         if self.headline:
