@@ -147,8 +147,7 @@ def _head(page: Page) -> str:
     intro = f'<p class="intro">{markup(page.intro)}</p>\n' if page.intro else ""
     lead = f'<p class="lead">{markup(bound(page.lead))}</p>\n' if page.lead else ""
     pairs = (f"<div><dt>{markup(a)}</dt><dd>{markup(b)}</dd></div>\n" for a, b in page.figures)
-    tiles = "".join(pairs)
-    tiles = f'<dl class="tiles">\n{tiles}</dl>\n' if tiles else ""
+    tiles = f'<dl class="tiles">\n{"".join(pairs)}</dl>\n' if page.figures else ""
     return f"<h1>{markup(page.heading)}</h1>\n{intro}{lead}{tiles}"
 
 

@@ -170,10 +170,8 @@ class AccessRow:
             return MISALIGNED, f"some lane's address is not a multiple of its {bytes_} bytes"
         if analysis.conflict_free:
             return "conflict-free", ""
-        why = (
-            f"a request takes {analysis.worst_wavefronts} wavefronts where {analysis.worst_ideal} "
-        )
-        why += "would do"
+        worst, ideal = analysis.worst_wavefronts, analysis.worst_ideal
+        why = f"a request takes {worst} wavefronts where {ideal} would do"
         if gmem.bypasses_l1(self.instruction, self.bits):
             why += " (hardware counters show none: 16-byte copies bypass the unit that counts)"
         return f"{analysis.ways}-way conflict", why
