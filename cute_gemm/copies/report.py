@@ -19,12 +19,10 @@ from cute_gemm.copies.partners import named_partners
 from cute_gemm.cute.notation import parse
 from cute_gemm.rendering.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.rendering.shown import Paged
-from cute_gemm.rendering.tables import Cell, Findings, Pairs, Table
+from cute_gemm.rendering.tables import Cell, Findings, Pairs, Table, styled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from collections.abc import Iterator, Sequence
 
     from cute_gemm.access.accesses import Access
     from cute_gemm.rendering.html import Page
@@ -113,22 +111,18 @@ class CopyReport(Paged):
             for fix in (row.fixes if row.good else row.fixes[1:])
         ]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield Text.assemble("copy ", (self.atom, "bold"), f" of {self.dtype}")
+    def _printed(self) -> Iterator[Any]:
+        yield styled("copy ", (self.atom, "bold"), f" of {self.dtype}")
         for name, text in self._asked:
-            yield Text(f"{name:<8} {text}")
+            yield f"{name:<8} {text}"
         covers = self._covers
         if any(row.space == "global" for row in self.rows):
             covers += f", base address aligned to {self.base_alignment} bytes"
-        yield Text(covers)
+        yield covers
         for table in self._tables:
-            yield Text()
-            yield table
+            yield from ("", table)
         if lines := [*self.findings, *self.alternatives]:
-            yield Text()
-            yield Findings(lines)
+            yield from ("", Findings(lines))
 
     @property
     def _tables(self) -> list[Table]:

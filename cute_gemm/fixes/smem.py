@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cute_gemm._kept import Kept
 from cute_gemm.access import smem
 from cute_gemm.access.fix import Fix
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import ROW, VECTOR
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
-from cute_gemm.fixes.search import contents, fix_to
+from cute_gemm.fixes.search import fix_to
 from cute_gemm.rendering.rows import MISALIGNED, make_row
 
 if TYPE_CHECKING:
@@ -67,19 +66,19 @@ def fix_shared(
     with which no access has conflicts. If every layout has conflicts, the tuple of an access that
     improves has the layout with the fewest conflicts that adds no conflict to any of ``accesses``.
     """
-    offered: list[list[Fix]] = [[] for _ in accesses]
+    offered: list[tuple[Fix, ...]] = [() for _ in accesses]
     together = (*accesses, *assumed)
     now = [make_row(access) for access in accesses]
     patterns = patterns_of(together)
     if all(row.good for row in now) or patterns is None:
-        return [*map(tuple, offered)]
+        return offered
     layout, size = accesses[0].layout, accesses[0].element_bits // 8
     assert layout is not None
-    best = [best_layout(patterns, size, kind, layout) for kind in (swizzled, atoms, padded)]
+    kinds = swizzled, atoms, padded
+    best = [tile for kind in kinds for tile in ranked(patterns, size, kind, layout, 1)]
     present = _excess(patterns, size, layout.table())
-    tiles = [tile for tile in best if tile and tile.excess == 0] or sorted(
-        (tile for tile in best if tile and tile.excess < present), key=attrgetter("excess")
-    )[:1]
+    better = sorted((x for x in best if x.excess < present), key=attrgetter("excess"))
+    tiles = [tile for tile in best if not tile.excess] or better[:1]
     distinct: dict[bytes, SharedTile] = {}
     for tile in tiles:
         distinct.setdefault(tile.layout.table().tobytes(), tile)
@@ -88,11 +87,11 @@ def fix_shared(
         pairs = [*zip(new, now, strict=False)]  # without those that are assumed
         if any(after.conflicts > before.conflicts for after, before in pairs):
             continue
-        for fixes, (after, before) in zip(offered, pairs, strict=True):
+        for index, (after, before) in enumerate(pairs):
             fewer = after.conflicts < before.conflicts
             if not before.good and (fewer or before.verdict == MISALIGNED):
-                fixes.append(fix_to(tile.what, after, new))
-    return [*map(tuple, offered)]
+                offered[index] += (fix_to(tile.what, after, new),)
+    return offered
 
 
 def patterns_of(accesses: Sequence[SharedAccess]) -> list[Pattern] | None:
@@ -146,49 +145,25 @@ def _excess(patterns: Sequence[Pattern], size: int, table: np.ndarray) -> int:
     return total
 
 
-#: Results of searches: a kernel's two operands often have the same patterns.
-_searched: Kept[Any, SharedTile | None] = Kept(64)
-
-
-def best_layout(
-    patterns: Sequence[Pattern], size: int, kind: Kind, layout: Layout
-) -> SharedTile | None:
-    """Return the first candidate without conflicts, or with the fewest; vectors stay whole."""
-    question = kind, str(layout), size, *(tuple(contents(*pattern)) for pattern in patterns)
-    if question not in _searched:
-        _searched[question] = next(ranked(patterns, size, kind, layout, 1), None)
-    return _searched[question]
-
-
-def _fitting(
-    patterns: Sequence[Pattern], size: int, candidates: Iterable[tuple[str, Layout]]
-) -> Iterator[tuple[str, Layout, np.ndarray]]:
-    """Yield candidates that keep vectors whole, each with its table, one per use of the banks.
-
-    A candidate must not exceed its ``cosize`` in C++ CuTe, that of the layout without its swizzle,
-    because a kernel reserves that many elements.
-    """
-    counted = set()
-    for what, layout in candidates:
-        words = layout.shape, layout.stride, _of_words(layout.swizzle, size)
-        if words in counted:  # no better than the one before
-            continue
-        table = layout.table()
-        reserved = 1 + sum((extent - 1) * stride for extent, stride in layout.leaves)
-        if table.max() < layout.offset + reserved and all(
-            pattern.whole(table) for pattern in patterns
-        ):
-            counted.add(words)
-            yield what, layout, table
-
-
 def ranked(
     patterns: Sequence[Pattern], size: int, kind: Kind, layout: Layout, most: int
 ) -> Iterator[SharedTile]:
-    """Return up to ``most`` candidates without conflicts, else with the fewest."""
+    """Yield up to ``most`` candidates without conflicts, else with the fewest.
+
+    Vectors stay whole. A candidate must not exceed its ``cosize`` in C++ CuTe, that of the layout
+    without its swizzle, because a kernel reserves that many elements.
+    """
     others: list[SharedTile] = []
-    free = 0
-    for what, new, table in _fitting(patterns, size, kind(layout, patterns, size)):
+    counted, free = set(), 0
+    for what, new in kind(layout, patterns, size):
+        words = new.shape, new.stride, _of_words(new.swizzle, size)
+        if words in counted:  # no better than the one before
+            continue
+        table = new.table()
+        reserved = 1 + sum((extent - 1) * stride for extent, stride in new.leaves)
+        if table.max() >= new.offset + reserved or not all(x.whole(table) for x in patterns):
+            continue
+        counted.add(words)
         tile = SharedTile(what, new, _excess(patterns, size, table))
         if tile.excess:
             others.append(tile)
@@ -290,7 +265,7 @@ def padded(layout: Layout, patterns: Sequence[Pattern], size: int) -> Iterator[t
 
 def new_layout(patterns: Sequence[Pattern], size: int, layout: Layout) -> SharedTile | None:
     """Return the best layout of atoms for a tile with the extents of ``layout``."""
-    return best_layout(patterns, size, atoms, row_major(*layout.extents))
+    return next(ranked(patterns, size, atoms, row_major(*layout.extents), 1), None)
 
 
 def _widest(patterns: Sequence[Pattern]) -> int:

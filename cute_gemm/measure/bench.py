@@ -40,20 +40,14 @@ from cute_gemm.measure.timed import (
 )  # fmt: skip
 from cute_gemm.plan.builds import Builds
 from cute_gemm.problem.describe import from_sizes
-from cute_gemm.run.timing import (
-    Samples,
-    copies_past_l2,
-    device_clock,
-    host_clock,
-    interleave,
-    l2_bytes,
-)
+from cute_gemm.run.timing import copies_past_l2, device_clock, host_clock, interleave, l2_bytes
 
 if TYPE_CHECKING:
     from cute_gemm.arrays.base import Order
     from cute_gemm.cost_model.roofline import Roofline
     from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.run.timing import Samples
 
 #: Called with a description of the work, the amount done, and the total.
 Progress = Callable[[str, int, int], None]
@@ -153,11 +147,11 @@ def bench(
     for name, value, least in (("rounds", rounds, 1), ("l", l, 1), ("pad", pad, 0)):
         if value < least:
             raise OptionError(f"{name}={value}; expected {least} or more")
-    by_size = [
-        [_problem(op, *size, pad, l=l, dtype=dtype, order=order, compute=compute) for op in ops]
+    more: dict[str, Any] = {"l": l, "dtype": dtype, "order": order, "compute": compute}
+    problems = [
+        {problem.op: problem for problem in (_problem(op, *size, pad, **more) for op in ops)}
         for size in map(extents, sizes)
     ]
-    problems = [{problem.op: problem for problem in of_size} for of_size in by_size]
     if not problems or not problems[0]:
         raise OptionError(f"ops={ops!r}, sizes={sizes!r}; expected one of each or more")
     first = next(iter(problems[0].values()))
@@ -306,11 +300,7 @@ class _Size:
                 self.samples |= interleave([group], self.rounds, host_clock)
 
     def _run_on_gpu(
-        self,
-        kernels: Sequence[Asked],
-        functions: Mapping[str, Function],
-        gpu: Machine,
-        copies: int,
+        self, kernels: Sequence[Asked], functions: Mapping[str, Function], gpu: Machine, copies: int
     ) -> None:
         """Compile all kernels, check their results, and time those with right results."""
         plans = self._plans(kernels, backend="cuda", arch=gpu.arch)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm._text import FORMAT, counted, duration, named
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.options import spelled
+from cute_gemm.measure.timed import Turns, time_in_turns
 from cute_gemm.rendering.shown import Shown, size_text
-from cute_gemm.rendering.tables import Column, Table
+from cute_gemm.rendering.tables import styled, table
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
-    from cute_gemm.measure.timed import Turns
     from cute_gemm.plan.plan import Plan
+    from cute_gemm.run.timing import Samples
 
 #: Keys of a report whose figures are compared, in order; and those left out: sentences,
 #: and repeated figures.
@@ -109,28 +108,23 @@ class Comparison(Shown):
         return {"format": FORMAT, **sides, "figures": figures,
                 **named(self, "ratio", "rounds", "gpu")}  # fmt: skip
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
+    def _printed(self) -> Iterator[Any]:
         for name, side in (("a", self.a), ("b", self.b)):
             for count, line in enumerate(side.lines()):
-                yield Text.assemble((" " if count else name, "bold"), f"  {line}")
+                yield styled((" " if count else name, "bold"), f"  {line}")
         if self.ratio is not None:
-            yield Text()
             rounds = counted(self.rounds, "round")
-            yield Text(f"b takes {self.ratio:.3f} of a's time on {self.gpu}, median of {rounds}")
-        heads = Column("figure", left=True), Column("a"), Column("b"), Column("b / a")
+            words = f"b takes {self.ratio:.3f} of a's time on {self.gpu}, median of {rounds}"
+            yield from ("", words)
         rows = [
             (name, _text(name, a), _text(name, b), _ratio(a, b))
             for name, (a, b) in self.differing.items()
         ]
         if rows:
-            yield Text()
-            yield Table("", heads, rows)
+            yield from ("", table("", ("figure", "a", "b", "b / a"), rows, "figure"))
         equal = sum(a == b for a, b in self.figures.values())
-        yield Text()
         figures = counted(equal, "figure is", "figures are")
-        yield Text(f"{figures} equal on both sides and not shown.")
+        yield from ("", f"{figures} equal on both sides and not shown.")
 
 
 def compare(
@@ -180,38 +174,32 @@ def compare(
     plans = a, b
     if build or sass:
         compile([plan for plan in plans if plan.compiled])
-    turns: Turns | None = None
+    turns = Turns((None, None), ("", ""), None)
     if time:
-        from cute_gemm.measure.timed import time_in_turns
-
         turns = time_in_turns(plans, beta=beta, rounds=rounds, device=device)
     first, second = (
-        _side(plan, words, turns, at, beta, build or sass or time, sass)
-        for at, (plan, words) in enumerate(zip(plans, given, strict=True))
+        _side(*of_side, beta, build or sass or time, sass)
+        for of_side in zip(plans, given, turns.samples, turns.refused, strict=True)
     )
-    if turns is None:
-        return Comparison(first, second)
     ours, theirs = turns.samples
     ratio = ours.ratio(theirs) if ours and theirs else None
-    return Comparison(first, second, ratio, rounds, turns.gpu)
+    return Comparison(first, second, ratio, rounds * time, turns.gpu)
 
 
 def _side(
-    plan: Plan, given: str, turns: Turns | None, at: int, beta: complex, build: bool, sass: bool
-) -> Side:
-    """Return one side with its figures."""
+    plan: Plan, given: str, samples: Samples | None, refused: str, beta: complex, build: bool,
+    sass: bool,
+) -> Side:  # fmt: skip
+    """Return one side with its figures; ``refused``: why it was not timed."""
     from cute_gemm.toolchain.sass import instructions
 
-    missing = []
+    missing = [refused] * bool(refused)
     figures: dict[str, Any] = named(plan.problem, "op", "m", "n", "k", "l", "dtype", "compute")
     figures |= named(plan, "kernel", "arch") | plan.algorithm._asdict()
-    if turns is not None:
-        samples = turns.samples[at]
-        missing += [turns.refused[at]] * bool(turns.refused[at])
-        if samples is not None:
-            seconds = 1e-3 * samples.median
-            teraflops = plan.problem.flops / seconds / 1e12
-            figures["measured"] = {"seconds": seconds, "teraflops": teraflops}
+    if samples is not None:
+        seconds = 1e-3 * samples.median
+        teraflops = plan.problem.flops / seconds / 1e12
+        figures["measured"] = {"seconds": seconds, "teraflops": teraflops}
     try:
         if build:
             _ = plan.build
@@ -219,11 +207,9 @@ def _side(
     except UnsupportedError as error:
         missing.append(str(error))
     else:
-        if report["candidates"]:
-            report["predicted"] = {
-                name: report["candidates"][0][name] for name in ("seconds", "terms")
-            }
         figures |= {key: report.get(key) for key in _KEYS}
+        for fastest in report["candidates"][:1]:
+            figures["predicted"] = {name: fastest[name] for name in ("seconds", "terms")}
         if sass:
             figures["instructions"] = dict(instructions(plan.sass).most_common())
     return Side(given, plan, dict(_figures(figures)), tuple(missing))

@@ -129,16 +129,13 @@ class Reference:
         lying = _transposed(result) if self._column_major else result
         lying = lying.reshape(self._product.shape)
         checks = self._each(lambda rows: self._check(lying[rows], rows))
-        ratio, (row, column) = max((ratio, place) for _, _, ratio, place in checks)
+        wrong, errors, ratios, places = zip(*checks, strict=True)
+        ratio, (row, column) = max(zip(ratios, places, strict=True))
         flat = row * self._shape[-1] + column
         worst = [int(index) for index in np.unravel_index(flat, self._shape)]
         if self._column_major:
             worst[-2:] = worst[-1], worst[-2]
-        return Check(
-            wrong=sum(wrong for wrong, _, _, _ in checks),
-            max_error=max(error for _, error, _, _ in checks),
-            worst=tuple(worst) if ratio else None,
-        )
+        return Check(sum(wrong), max(errors), tuple(worst) if ratio else None)
 
     def _check(self, got: np.ndarray, rows: slice) -> tuple[int, float, float, tuple[int, int]]:
         """Return wrong elements, the largest error, the largest that is over its bound, where."""

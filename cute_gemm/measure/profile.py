@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -32,8 +32,6 @@ from cute_gemm.rendering.shown import Shown, differing
 from cute_gemm.rendering.tables import table
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
     from cute_gemm.arrays.base import Order
 
 
@@ -161,9 +159,7 @@ class Profile(Shown):
             "figures": [asdict(figure) | named(figure, "difference") for figure in self.figures],
         }
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
+    def _printed(self) -> Iterator[Any]:
         shown = [row for row in self.figures if row.predicted or row.counted]
         rows = []
         for row in shown:
@@ -171,10 +167,10 @@ class Profile(Shown):
             numbers = (f"{row.predicted:,}", f"{row.counted:,}{mark}", f"{row.difference:,}")
             rows.append((f"{row.access} {row.figure}", *numbers))
         figures = table("", ("", "predicted", "counted", "difference"), rows, "")
-        yield from (Text(str(self.case)), Text(self.symbol), Text(), figures)
+        yield from (str(self.case), self.symbol, "", figures)
         if any(not row.metric for row in shown):
-            yield Text("* wavefronts counted less the fewest possible")
-        yield from (Text(), Text(differing(self.differences, len(shown))))
+            yield "* wavefronts counted less the fewest possible"
+        yield from ("", differing(self.differences, len(shown)))
 
 
 # ---- Nsight Compute -----------------------------------------------------------------------------

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cute_gemm._text import FORMAT, counted
 from cute_gemm.cost_model.roofline import Roofline
 from cute_gemm.errors import OptionError
 from cute_gemm.rendering.shown import Shown
-from cute_gemm.rendering.tables import Cell, Column, Findings, Table
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+from cute_gemm.rendering.tables import Cell, Column, Findings, Table, styled
 
 #: Characters per line of ``str(result)``.
 WIDTH = 100
@@ -163,29 +160,21 @@ class BenchResult(Shown):
             sizes = tuple(map(_size_of, values["sizes"]))
             result: BenchResult = _read(cls, values, ops=tuple(values["ops"]), sizes=sizes)
             return result
-        except KeyError as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            fault = "has no" if isinstance(error, KeyError) else "does not fit:"
             raise OptionError(
-                f"the stored result has no {error}; expected what `cute-gemm bench --output FILE` "
+                f"the stored result {fault} {error}; expected what `cute-gemm bench --output FILE` "
                 "writes"
             ) from error
-        except (TypeError, ValueError, AttributeError) as error:
-            raise OptionError(
-                f"the stored result does not fit: {error}; expected what `cute-gemm bench --json "
-                "FILE` writes"
-            ) from error
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield Text(self._title())
+    def _printed(self) -> Iterator[Any]:
+        yield self._title()
         for size in self.sizes:
-            yield Text()
-            yield Text(_size_line(size), style="bold")
+            yield from ("", styled((_size_line(size), "bold")))
             for start in range(0, len(self.ops), _OPS_ABREAST):
                 yield self._table(size, self.ops[start : start + _OPS_ABREAST])
-            yield from _below(size, self.ops)
-        yield Text()
-        yield Text(self._method())
+            yield _below(size, self.ops)
+        yield from ("", self._method())
 
     def _title(self) -> str:
         where = f"{self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
@@ -258,8 +247,8 @@ def _size_line(size: SizeResult) -> str:
     return f"M={size.m} N={size.n} K={size.k}{batch}" + copies * (size.copies > 1)
 
 
-def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
-    """Yield the notes below a table: reasons of empty cells, and the roofline."""
+def _below(size: SizeResult, ops: tuple[str, ...]) -> Findings:
+    """Return the notes below a table: reasons of empty cells, and the roofline."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in size.entries:
         if entry.reason:
@@ -267,7 +256,8 @@ def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
             reasons.setdefault((entry.kernel, f"{what}{entry.reason}"), []).append(entry.op)
     lines = []
     for (kernel, reason), of in reasons.items():
-        lines.append(f"{' '.join((kernel, *(of if len(of) != len(ops) else ())))}: {reason}")
+        only = of if len(of) != len(ops) else ()
+        lines.append(f"{' '.join((kernel, *only))}: {reason}")
     if (roof := size.roofline) is not None:
         bound = "operations" if roof.bound == "compute" else "memory"
         lines.append(
@@ -275,7 +265,7 @@ def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
             f"({roof.peak_tflops:g} TFLOP/s of the {roof.unit}, {roof.bandwidth_gbs:,.0f} GB/s, "
             f"both as NVIDIA states them)"
         )
-    yield Findings(lines)
+    return Findings(lines)
 
 
 def _gflops(value: float) -> str:

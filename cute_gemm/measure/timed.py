@@ -21,13 +21,7 @@ from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.kernels.library.kernel import handle_on
 from cute_gemm.plan.tune import matrices
 from cute_gemm.problem.scalars import Scalar
-from cute_gemm.run.timing import (
-    Clock,
-    Samples,
-    device_clock,
-    interleave,
-    l2_bytes,
-)
+from cute_gemm.run.timing import Clock, Samples, device_clock, interleave, l2_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -235,11 +229,14 @@ def time_plan(
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Times of several plans in turns: for each its samples, or None and the reason."""
+    """Times of several plans in turns: for each its samples, or None and the reason.
+
+    ``gpu`` is the driver's name of the GPU, or None.
+    """
 
     samples: tuple[Samples | None, ...]
     refused: tuple[str, ...]
-    gpu: str
+    gpu: str | None
 
 
 def time_in_turns(

@@ -13,7 +13,8 @@ from cute_gemm.gpus.table import of_arch
 from cute_gemm.plan.predict import prediction_of, unmeasured
 from cute_gemm.problem.parts.groups import ends_of
 from cute_gemm.problem.scalars import check_beta, scalar
-from cute_gemm.report.auxiliary import AuxiliaryReport, auxiliary_report
+from cute_gemm.rendering.rows import make_row
+from cute_gemm.report.auxiliary import AuxiliaryReport
 from cute_gemm.report.causes import Predictor
 from cute_gemm.report.groups import describe_groups
 from cute_gemm.report.report import Report, make_report
@@ -87,10 +88,8 @@ def _auxiliary(plan: Any, reads_c: bool) -> Iterator[AuxiliaryReport]:
     """Yield reports of the auxiliary kernels."""
     for step in plan.steps:
         if step is not plan.steps.main:
-            accesses = step.accesses(reads_c)
-            yield auxiliary_report(
-                step.kernel.name, step.config, step.problem, step.launch, accesses
-            )
+            rows = tuple(map(make_row, step.accesses(reads_c)))
+            yield AuxiliaryReport(step.kernel.name, step.config, step.problem, step.launch, rows)
 
 
 def _others(

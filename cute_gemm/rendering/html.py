@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cute_gemm.access.accesses import Partition
+    from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.rendering.rows import AccessRow
     from cute_gemm.rendering.tables import Part
 
@@ -61,6 +62,14 @@ class Page:
     pictures: Sequence[Partition] | None = None
     lead: str = ""
     figures: Sequence[tuple[str, str]] = ()
+
+    @classmethod
+    def of(cls, what: str, problem: GemmProblem, kernel: str, **content: Any) -> Page:
+        """Return the page of a kernel for a problem, with their names in title and heading."""
+        m, n, k = problem.m, problem.n, problem.k
+        title = f"{what} {problem.op} {m}x{n}x{k} {problem.dtype}, {kernel}"
+        heading = f"{what} {problem.op}, {m:,} x {n:,} x {k:,}, {problem.dtype}"
+        return cls(title, heading, **content)
 
 
 def _drawn_together(rows: Sequence[AccessRow]) -> list[list[int]]:
@@ -138,8 +147,7 @@ def _head(page: Page) -> str:
     intro = f'<p class="intro">{markup(page.intro)}</p>\n' if page.intro else ""
     lead = f'<p class="lead">{markup(bound(page.lead))}</p>\n' if page.lead else ""
     pairs = (f"<div><dt>{markup(a)}</dt><dd>{markup(b)}</dd></div>\n" for a, b in page.figures)
-    tiles = "".join(pairs)
-    tiles = f'<dl class="tiles">\n{tiles}</dl>\n' if tiles else ""
+    tiles = f'<dl class="tiles">\n{"".join(pairs)}</dl>\n' if page.figures else ""
     return f"<h1>{markup(page.heading)}</h1>\n{intro}{lead}{tiles}"
 
 

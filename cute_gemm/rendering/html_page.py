@@ -15,14 +15,9 @@ _PAGE = Template((_HERE / "page.html").read_text(encoding="utf-8"))
 
 def section(title: str, body: str, prefix: str = "cg") -> str:
     """Return a section and its heading, whose id begins with ``prefix``; "" for an empty body."""
-    anchor = f"{prefix}-{anchored(title)}"
+    anchor = f"{prefix}-" + re.sub(r"\W+", "-", title.lower()).strip("-")
     head = f'<h2 id="{anchor}">{escape(title)}</h2>\n'
     return f'<section aria-labelledby="{anchor}">{head}{body}</section>\n' if body else ""
-
-
-def anchored(title: str) -> str:
-    """Return the form of a title that is valid in an id."""
-    return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
 def contents(body: str) -> str:

@@ -45,14 +45,9 @@ class LaunchTotals:
     counted_conflicts: int | None
 
 
-class _Mean:
-    """The mean per request of the count of this name; None if the memory space has none."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, row: AccessRow, owner: type) -> Any:
-        return _per_request(row.counts, self.name)
+def _mean(name: str) -> property:
+    """Return the mean per request of a count as a property; None if the memory space has none."""
+    return property(lambda row: _per_request(row.counts, name))
 
 
 def _per_request(counts: gmem.GlobalCounts | smem.SharedCounts, name: str) -> float | None:
@@ -92,9 +87,11 @@ class AccessRow:
     unit = property(attrgetter("access.unit"))
     space = property(attrgetter("access.space"))
 
-    lanes, bytes = _Mean(), _Mean()
-    sectors, ideal_sectors, l2_sectors, lines = _Mean(), _Mean(), _Mean(), _Mean()
-    wavefronts, ideal_wavefronts, conflicts = _Mean(), _Mean(), _Mean()
+    lanes, bytes = _mean("lanes"), _mean("bytes")
+    sectors, ideal_sectors = _mean("sectors"), _mean("ideal_sectors")
+    l2_sectors, lines = _mean("l2_sectors"), _mean("lines")
+    wavefronts, ideal_wavefronts = _mean("wavefronts"), _mean("ideal_wavefronts")
+    conflicts = _mean("conflicts")
 
     @property
     def limit(self) -> str:
@@ -173,10 +170,8 @@ class AccessRow:
             return MISALIGNED, f"some lane's address is not a multiple of its {bytes_} bytes"
         if analysis.conflict_free:
             return "conflict-free", ""
-        why = (
-            f"a request takes {analysis.worst_wavefronts} wavefronts where {analysis.worst_ideal} "
-        )
-        why += "would do"
+        worst, ideal = analysis.worst_wavefronts, analysis.worst_ideal
+        why = f"a request takes {worst} wavefronts where {ideal} would do"
         if gmem.bypasses_l1(self.instruction, self.bits):
             why += " (hardware counters show none: 16-byte copies bypass the unit that counts)"
         return f"{analysis.ways}-way conflict", why

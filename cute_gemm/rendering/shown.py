@@ -8,9 +8,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, counted, named, plain, write
+from cute_gemm.rendering.tables import styled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -66,7 +67,12 @@ class Shown(ABC):
         """Return the result as strings, numbers, lists and dicts, with stable keys."""
 
     @abstractmethod
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult: ...
+    def _printed(self) -> Iterator[Any]:
+        """Yield lines of text, and tables and texts for ``rich``."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in self._printed():
+            yield styled(part) if isinstance(part, str) else part
 
     def to_json(self, indent: int | None = 2) -> str:
         """Return ``to_dict()`` as JSON text."""

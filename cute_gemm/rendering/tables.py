@@ -93,6 +93,13 @@ def markup(value: Any) -> Markup:
     return value if isinstance(value, Markup) else Markup(escape(str(value), quote=False))
 
 
+def styled(*parts: Any) -> Any:
+    """Return a text for rich, of plain parts and pairs of a part and its style."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
+
+
 def figure(svg: str) -> str:
     """Return a picture as a figure, which scrolls if it is too wide."""
     return f'<figure tabindex="0">{svg}</figure>\n'
@@ -244,16 +251,14 @@ class Pairs:
     compact: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
         if self.title:
-            yield Text(self.title, "bold")
+            yield styled((self.title, "bold"))
         left = max((len(label) for label, _ in self.pairs), default=0) + 2
         for label, value in self.pairs:
-            text = value.rich() if isinstance(value, Cell) else Text(value)
+            text = value.rich() if isinstance(value, Cell) else styled(value)
             lines = wrapped(text.plain, options.max_width - left)
             for start, line in zip((label, *[""] * len(lines)), lines, strict=False):
-                yield _line(Text.assemble(start.ljust(left), (line, text.style)))
+                yield _line(styled(start.ljust(left), (line, text.style)))
 
     def html(self) -> str:
         """Return a list of definitions without the title, which the page's section has."""
@@ -299,10 +304,8 @@ class Paragraph:
     hang: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
         for line in wrapped(" " * self.indent + self.text, options.max_width, self.hang):
-            yield _line(Text(line))
+            yield _line(styled(line))
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named
 from cute_gemm.problem.parts.packing import Packing
-from cute_gemm.rendering.rows import access_tables, make_row
+from cute_gemm.rendering.rows import access_tables
+from cute_gemm.rendering.tables import styled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cute_gemm.access.accesses import Access
     from cute_gemm.rendering.rows import AccessRow
     from cute_gemm.toolchain.signature import Launch
 
@@ -75,21 +73,11 @@ class AuxiliaryReport:
 
     def shown(self) -> Iterator[Any]:
         """Yield the lines and tables of the report."""
-        from rich.text import Text
-
-        yield Text.assemble((self.kernel, "bold"), f"  config {self.config.name}")
-        yield from (Text(line) for line in self.what)
-        yield Text(f"launch {launched(self.launch)}; {self.problem.nbytes:,} bytes of scratch")
+        yield styled((self.kernel, "bold"), f"  config {self.config.name}")
+        yield from self.what
+        yield f"launch {launched(self.launch)}; {self.problem.nbytes:,} bytes of scratch"
         for table, _ in access_tables(self.rows):
-            yield Text()
-            yield table
-
-
-def auxiliary_report(
-    kernel: str, config: Any, problem: Any, launch: Launch, accesses: Iterable[Access]
-) -> AuxiliaryReport:
-    """Count the accesses of an auxiliary kernel."""
-    return AuxiliaryReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))
+            yield from ("", table)
 
 
 def launched(launch: Launch) -> str:

@@ -23,7 +23,7 @@ from cute_gemm.access.ideal import Kind, kind_of
 from cute_gemm.cost_model.prediction import Prediction
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.rendering.rows import MISALIGNED, AccessRow
-from cute_gemm.rendering.tables import Paragraph, markup
+from cute_gemm.rendering.tables import Findings, Paragraph, markup, styled
 from cute_gemm.report.remedies import (
     Remedy,
     misplaced,
@@ -34,12 +34,8 @@ from cute_gemm.report.remedies import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.report.auxiliary import AuxiliaryReport
-    from cute_gemm.report.performance import Performance
+    from cute_gemm.report.report import Report
 
 #: Share of the predicted time below which the report gives no figure for a cost.
 LITTLE = 0.01
@@ -54,20 +50,24 @@ FAR = 1000
 class Predictor(NamedTuple):
     """Predicted times in seconds on one GPU.
 
-    ``prediction`` is that of the report's config, or None. ``ideal(kinds, wide)`` returns the time
-    with ideal accesses of ``kinds`` in the kernel, and accesses of 16 bytes in the auxiliary
-    kernels ``wide``. ``changed(**change)`` returns the time of the fastest config with other
-    options, or another ``kernel`` or ``problem``, or None if there is no config. ``sizes``: whether
-    ``base_offset`` gives base addresses, rather than arrays on a device.
+    ``prediction`` is that of the report's config, or None; without one, the two functions are not
+    called. ``ideal(kinds, wide)`` returns the time with ideal accesses of ``kinds`` in the kernel,
+    and accesses of 16 bytes in the auxiliary kernels ``wide``. ``changed(**change)`` returns the
+    time of the fastest config with other options, or another ``kernel`` or ``problem``, or None if
+    there is no config. ``sizes``: whether ``base_offset`` gives base addresses, rather than arrays
+    on a device.
     """
 
-    prediction: Prediction | None
-    gpu: str
-    ideal: Callable[[frozenset[Kind], frozenset[str]], float]
-    changed: Callable[..., float | None]
+    prediction: Prediction | None = None
+    gpu: str = ""
+    ideal: Callable[[frozenset[Kind], frozenset[str]], float] = lambda *_: 0.0
+    changed: Callable[..., float | None] = lambda **_: None
     sizes: bool = True
     #: Parts of the predicted time without measured times (`predicted.unmeasured`).
     unmeasured: Sequence[str] = ()
+
+
+NO_PREDICTOR = Predictor()
 
 
 @dataclass(frozen=True)
@@ -154,34 +154,18 @@ class _Group(NamedTuple):
     option: Option | None = None  #: The option that is the cause, with its present value.
 
 
-def causes(
-    problem: GemmProblem, kernel: str, config: Any, rows: Sequence[AccessRow],
-    auxiliary: Sequence[AuxiliaryReport], predictor: Predictor | None,
-) -> tuple[Cause, ...]:  # fmt: skip
+def causes(report: Report) -> tuple[Cause, ...]:
     """Return the causes of lost time: faults first, then the costliest."""
     groups: dict[Any, tuple[_Group, list[_Member]]] = {}
-    sizes = predictor is None or predictor.sizes
-    packed = {name for each in auxiliary for name in each.packs}
-    about = _About(problem, kernel, config, sizes, packed)
-    every = [_Member(row, "") for row in rows]
-    every += [_Member(row, each.kernel) for each in auxiliary for row in each.rows]
+    every = [_Member(row, "") for row in report.rows]
+    every += [_Member(row, each.kernel) for each in report.auxiliary for row in each.rows]
     inside = {_copy_of(member) for member in every if not _at_edges(member.row)}
     for member in every:
         if _is_bad(member.row) and not (_at_edges(member.row) and _copy_of(member) in inside):
-            key, group = _group(about, member)
+            key, group = _group(report, member)
             groups.setdefault(key, (group, []))[1].append(member)
-    listed = [_cause(group, members, predictor) for group, members in groups.values()]
+    listed = [_cause(group, members, report.predictor) for group, members in groups.values()]
     return tuple(sorted(listed, key=lambda cause: (not cause.fault, -(cause.seconds or 0.0))))
-
-
-class _About(NamedTuple):
-    """The properties of a report from which causes follow."""
-
-    problem: GemmProblem
-    kernel: str
-    config: Any
-    sizes: bool  #: Whether ``base_offset`` gives base addresses.
-    packed: set[str]  #: Names of the operands that are packed.
 
 
 def _is_bad(row: AccessRow) -> bool:
@@ -204,9 +188,9 @@ def _copy_of(member: _Member) -> tuple[str, ...]:
 # -- accesses with a common cause -----------------------------------------------------------------
 
 
-def _group(about: _About, member: _Member) -> tuple[Any, _Group]:
+def _group(report: Report, member: _Member) -> tuple[Any, _Group]:
     """Return the cause of an access, and the key that all accesses of this cause share."""
-    row, problem = member.row, about.problem
+    row, problem = member.row, report.problem
     own = {Option(*change) for fix in row.fixes for change in fix.change.items()}
     own |= {row.access.fix} if isinstance(row.access.fix, Option) else set()
     if row.good:  # but narrow: an option limits it
@@ -214,12 +198,12 @@ def _group(about: _About, member: _Member) -> tuple[Any, _Group]:
     if own:
         options = tuple(sorted(own))
         name = options[0].name
-        now = Option(name, about.kernel if name == "kernel" else getattr(about.config, name, ""))
+        now = Option(name, report.kernel if name == "kernel" else getattr(report.config, name, ""))
         return options, _Group(str(now), tuple(map(of_option, options)), option=now)
     for matrix in problem.matrices:
         words = misplaced(problem, matrix)
-        if words and _is_of(about, member, matrix):
-            return matrix.name, _of_place(about, matrix, words)
+        if words and _is_of(report, member, matrix):
+            return matrix.name, _of_place(report, matrix, words)
     of_c = (member.launch, row.operand, row.space) == ("", "C", "global")
     if of_c and _ends_short(row):
         words = rows_that_end_anywhere(problem.C)
@@ -241,11 +225,11 @@ def _group(about: _About, member: _Member) -> tuple[Any, _Group]:
     return (row.operand, row.space, best.what), _Group(what, other, best.what, ideal=ideal)
 
 
-def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
+def _of_place(report: Report, matrix: Matrix, words: str) -> _Group:
     """Return the cause that a matrix is misplaced, described by ``words``."""
-    problem = about.problem
+    problem = report.problem
     if not problem.groups_along_unit(matrix):
-        remedies = (placed(problem, matrix, about.sizes),)
+        remedies = (placed(problem, matrix, report.predictor.sizes),)
         if matrix.name != "C":
             return _Group(words, remedies)
         rows = rows_that_end_anywhere(matrix)
@@ -254,7 +238,8 @@ def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
         return _Group(words, tuple(turned(problem)))
     if matrix.name not in ("A", "B"):
         return _Group(words)
-    pack = "".join(sorted({matrix.name, *about.packed} & {"A", "B"}))
+    packed = {name for each in report.auxiliary for name in each.packs}
+    pack = "".join(sorted({matrix.name, *packed} & {"A", "B"}))
     return _Group(words, (of_option(Option("pack", pack)),))
 
 
@@ -276,7 +261,7 @@ def _fixed_by(row: AccessRow, name: str) -> bool:
     return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
-def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
+def _is_of(report: Report, member: _Member, matrix: Matrix) -> bool:
     """Return whether the place of a matrix is the cause of an access."""
     row, access = member.row, member.row.access
     limit = access_bytes(matrix, False)[1]
@@ -295,14 +280,14 @@ def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
     if row.verdict in ("off sector", MISALIGNED):
         return True
     words = access.words or _fixed_by(row, matrix.name)
-    return words and not row.good and _widens(about, matrix)
+    return words and not row.good and _widens(report, matrix)
 
 
-def _widens(about: _About, matrix: Matrix) -> bool:
+def _widens(report: Report, matrix: Matrix) -> bool:
     """Return whether another place alone allows wider accesses to a matrix."""
-    if about.problem.groups_along_unit(matrix):
+    if report.problem.groups_along_unit(matrix):
         return True
-    there = placed(about.problem, matrix, about.sizes).problem
+    there = placed(report.problem, matrix, report.predictor.sizes).problem
     assert there is not None
     new = next(x for x in there.matrices if x.name == matrix.name)
     stores = matrix.name == "C"
@@ -312,12 +297,13 @@ def _widens(about: _About, matrix: Matrix) -> bool:
 # -- costs of causes, and predicted times of fixes ------------------------------------------------
 
 
-def _cause(group: _Group, members: Sequence[_Member], predictor: Predictor | None) -> Cause:
+def _cause(group: _Group, members: Sequence[_Member], predictor: Predictor) -> Cause:
     """Predict the cost of a cause and the time with its fix."""
-    first = next(iter(group.remedies), Remedy(group.fix, {}))
-    what, fix, change, worst = group.what, group.fix or first.what, first.change, members[0]
+    own = [Remedy(group.fix, {})] * bool(group.fix)
+    fix, change, *_ = next(iter((*own, *group.remedies)), Remedy("", {}))
+    what, worst = group.what, members[0]
     seconds = fixed = share = None
-    if predictor is not None and predictor.prediction is not None:
+    if predictor.prediction is not None:
         predicted = predictor.prediction.seconds
         seconds, worst = _cost(members, predictor)
         helpful = list(_helpful(group.remedies, predictor, predicted))
@@ -353,13 +339,13 @@ def _helpful(
 
 def _cost(members: Sequence[_Member], predictor: Predictor) -> tuple[float, _Member]:
     """Return the cost of accesses, and the costliest one."""
-    kinds = [frozenset([kind_of(x.row.access)] if not x.launch else []) for x in members]
-    wide = [frozenset([x.launch] if x.launch else []) for x in members]
     now = predictor.ideal(frozenset(), frozenset())
-    lost = [now - predictor.ideal(*each) for each in zip(kinds, wide, strict=True)]
-    worst = members[max(range(len(members)), key=lost.__getitem__)]
-    all_of_them = predictor.ideal(frozenset().union(*kinds), frozenset().union(*wide))
-    return max(0.0, now - all_of_them), worst
+
+    def lost(*members: _Member) -> float:
+        kinds = frozenset(kind_of(x.row.access) for x in members if not x.launch)
+        return now - predictor.ideal(kinds, frozenset(x.launch for x in members if x.launch))
+
+    return max(0.0, lost(*members)), max(members, key=lost)
 
 
 def _faults(row: AccessRow) -> bool:
@@ -388,19 +374,17 @@ def _clause(member: _Member) -> str:
 
 def _listed(members: Sequence[_Member]) -> Iterator[str]:
     """Yield each access once; accesses of one verdict share the figures of the first."""
+    first: dict[tuple[str, str], AccessRow] = {}
+    for row, launch in members:
+        first.setdefault((f"{launch} {row.operand} {row.instruction}".lstrip(), row.space), row)
     listed: dict[str, list[str]] = {}
-    seen = set()
-    for member in members:
-        row, name = member.row, f"{member.launch} {member.row.operand} {member.row.instruction}"
-        if (name, row.space) in seen:
-            continue
-        seen.add((name, row.space))
+    for (name, space), row in first.items():
         words = row.verdict
-        if row.space == "global" and row.good:
+        if space == "global" and row.good:
             words = f"{row.bits} bits"
-        elif row.space == "global":
+        elif space == "global":
             words += f", {number(row.sectors)} sectors where {number(row.ideal_sectors)} would do"
-        listed.setdefault(words, []).append(name.lstrip())
+        listed.setdefault(words, []).append(name)
     for words, names in listed.items():
         yield f"{', '.join(names)}: {words}"
 
@@ -408,23 +392,16 @@ def _listed(members: Sequence[_Member]) -> Iterator[str]:
 # -- the headline ---------------------------------------------------------------------------------
 
 
-def headline(bounds: Performance, listed: Sequence[Cause], predictor: Predictor | None) -> str:
+def headline(report: Report) -> str:
     """Return a line: predicted time, bound, largest loss, and the predicted time with its fix."""
-    roof, prediction = bounds.roofline, predictor.prediction if predictor else None
-    known = prediction is not None
-    named = (x for x in listed if not x.little and (x.fault or not known or x.seconds is not None))
-    first = next(named, None)
-    bound = ""
-    if roof is not None:
-        bound = f"bound is {duration(roof.seconds)} ({roof.limit})"
-    if prediction is None or predictor is None:
-        where = f"on {bounds.gpu.name} its {bound}" if bounds.gpu and roof else ""
+    bounds, prediction = report.performance, report.predicted
+    roof, first = bounds.roofline, next((x for x in report.causes if not x.little), None)
+    bound = f"its bound is {duration(roof.seconds)} ({roof.limit})" if roof else ""
+    if prediction is None:
+        where = f"on {bounds.gpu.name} {bound}" if bounds.gpu and roof else ""
         parts = ["time not predicted", where, first.because if first else ""]
         return "; ".join(filter(None, parts))
-    parts = [
-        f"{duration(prediction.seconds)} predicted on {predictor.gpu}",
-        f"its {bound}" * bool(bound),
-    ]
+    parts = [f"{duration(prediction.seconds)} predicted on {report.predictor.gpu}", bound]
     times, above = "", prediction.seconds
     if roof is not None and roof.seconds:
         ratio, above = prediction.seconds / roof.seconds, prediction.seconds - roof.seconds
@@ -466,11 +443,9 @@ class Causes:
         listed = "; ".join(x.what + more for x, more in zip(others, accesses, strict=True))
         return own, f"{each}, no fix known: {listed}"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
+    def __rich_console__(self, *_: Any) -> Iterator[Any]:
         own, others = self._divided()
-        yield Text("Causes" if len(self.causes) != 1 else "Cause", "bold")
+        yield styled(("Causes" if len(self.causes) != 1 else "Cause", "bold"))
         for number_, cause in enumerate(own, 1):
             cost = f": {cause.cost}" * bool(cause.cost)
             lines = [f"{number_}. {cause.what}{cost}", "; ".join(cause.accesses)]
@@ -484,7 +459,7 @@ class Causes:
         """Return an ordered list, or a sentence without causes."""
         own, others = self._divided()
         if not self.causes:
-            return "<p>No finding: every access is as good as it can be.</p>\n"
+            return Findings(()).html()
         items = ""
         for cause in own:
             cost = f' <span class="cost">{markup(bound(cause.cost))}</span>' * bool(cause.cost)

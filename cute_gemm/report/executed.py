@@ -71,11 +71,9 @@ class Compared:
 
 
 def compare(
-    rows: Iterable[AccessRow],
-    execution: Execution,
-    at_most: Collection[str] = (),
+    rows: Iterable[AccessRow], execution: Execution, at_most: Collection[str] = (),
     by_lanes: Collection[str] = (),
-) -> tuple[Compared, ...]:
+) -> tuple[Compared, ...]:  # fmt: skip
     """Compare the predictions of a report for a launch with its execution.
 
     ``at_most``: operands whose executed figures may be smaller. ``by_lanes``: operands for which
@@ -97,11 +95,8 @@ def compare(
         ]
         merged = any(x.figure == "requests" and x.difference for x in figures)
         if merged and len(widths) > 1 and family[1] == "shared":
-            before, after = (
-                sum(counts[kind]["lanes"] * kind.bits // 8 for kind in widths)
-                for counts in (old, new)
-            )
-            figures = [Compared(Kind(*family, 0), "bytes", before, after)]
+            moved = [sum(x[kind]["lanes"] * kind.bits // 8 for kind in widths) for x in (old, new)]
+            figures = [Compared(Kind(*family, 0), "bytes", moved[0], moved[1])]
         compared += figures
     return tuple(compared)
 
@@ -113,8 +108,7 @@ def predicted(rows: Iterable[AccessRow]) -> dict[Kind, Counter[str]]:
         if row.launch.requests:
             operand = row.operand if row.space == "global" else ""
             kind = Kind(operand, row.space, row.direction, row.instruction, row.bits)
-            figures = {name: getattr(row.launch, name) for name in FIGURES[row.space]}
-            counts.setdefault(kind, Counter()).update(figures)
+            counts.setdefault(kind, Counter()).update(named(row.launch, *FIGURES[row.space]))
     return counts
 
 

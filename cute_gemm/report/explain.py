@@ -6,21 +6,19 @@ Accesses are counted in two ways. The figures are compared with those of the lad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import FORMAT, duration, named, number
-from cute_gemm.cost_model.roofline import compulsory_bytes
+from cute_gemm.cost_model.roofline import compulsory_bytes, ratio
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.parts.groups import evenly
 from cute_gemm.rendering.shown import Shown, size_text
-from cute_gemm.rendering.tables import Column, Paragraph, Table, table
+from cute_gemm.rendering.tables import Column, Paragraph, Table, styled, table
 from cute_gemm.report.ideas import idea
-from cute_gemm.report.per_result import KINDS, Count, counts
+from cute_gemm.report.per_result import KINDS, Count, counts, results_of
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
     from cute_gemm.cost_model.prediction import Prediction
     from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of a kernel and of the next kernel, as text."""
+    """A figure of a kernel and of the next kernel, as text: a line of a table."""
 
     what: str
     this: str
@@ -103,13 +101,11 @@ class Explanation(Shown):
             "next": [asdict(kernel) for kernel in self.next],
         }
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield Text.assemble((self.kernel, "bold"), f": {self.summary}")
-        yield Text(self.problem.op + size_text(self.problem))
+    def _printed(self) -> Iterator[Any]:
+        yield styled((self.kernel, "bold"), f": {self.summary}")
+        yield self.problem.op + size_text(self.problem)
         if self.report is not None:
-            yield Text(f"config {self.plan.config.name}, {self.plan.arch}")
+            yield f"config {self.plan.config.name}, {self.plan.arch}"
         yield from _section("The idea", self._worded(self.idea))
         if self.counts:
             title = "Accesses per result (element of C), in elements: tutorials and model"
@@ -119,25 +115,19 @@ class Explanation(Shown):
             text += f", {self.requested_intensity:.3g} per byte requested of L1 and L2"
         yield from _section("Intensity", text)
         if self.prediction is not None:
-            yield from _section(f"Predicted time on {self.plan.gpu.name}", *self._predicted())
+            content = self._predicted(self.prediction)
+            yield from _section(f"Predicted time on {self.plan.gpu.name}", *content)
         for kernel in self.next:
             yield from _section(f"The next kernel: {kernel.kernel}", self._worded(kernel.idea))
             if kernel.refused:
                 yield Paragraph(f"It does not take this problem: {kernel.refused}.", 1)
             elif kernel.changes:
-                changes = [(change.what, change.this, change.next) for change in kernel.changes]
-                heads = ("", self.kernel, kernel.kernel)
-                yield from _section("What it changes", table("", heads, changes, ""))
+                heads, changes = ("", self.kernel, kernel.kernel), map(astuple, kernel.changes)
+                yield from _section("What it changes", table("", heads, [*changes], ""))
 
-    def _predicted(self) -> Iterator[Any]:
-        assert self.prediction is not None
-        seconds = self.prediction.seconds
-        rows = [
-            (unit, duration(x))
-            for unit, x in self.prediction.largest(len(self.prediction.terms))
-            if x
-        ]
-        yield table("", ("", "alone"), rows, "")
+    def _predicted(self, prediction: Prediction) -> Iterator[Any]:
+        seconds, terms = prediction.seconds, prediction.largest(len(prediction.terms))
+        yield table("", ("", "alone"), [(unit, duration(x)) for unit, x in terms if x], "")
         yield ""
         yield f"{duration(seconds)}, {self.problem.flops / seconds / 1e12:.3g} TFLOP/s."
         yield "Units work in parallel: their times do not add up to the predicted time."
@@ -172,12 +162,9 @@ class Explanation(Shown):
         report = self.report
         if report is None:
             return
-        for what, extents in (
-            ("CTA tile", report.config.tile),
-            ("results of a thread", report.config.thread_tile),
-        ):
-            if extents:
-                yield what, " x ".join(map(str, extents))
+        config = report.config
+        tiles = {"CTA tile": config.tile, "results of a thread": config.thread_tile}
+        yield from ((what, " x ".join(map(str, tile))) for what, tile in tiles.items() if tile)
         yield "threads of a CTA", number(report.launch.block)
         yield "bytes of shared memory of a CTA", number(report.launch.smem)
         for count in self.counts:
@@ -190,9 +177,7 @@ class Explanation(Shown):
             cost = "wavefronts" if count.sectors is None else "sectors"
             yield f"{what}, {cost} per result", _figure(getattr(count, cost))
         conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
-        each = evenly(self.problem)
-        results = each.m * each.columns * each.l
-        yield "bank conflicts per result", _figure(conflicts / (results or 1))
+        yield "bank conflicts per result", _figure(ratio(conflicts, results_of(self.problem)))
         yield "FLOP per requested byte", _figure(self.requested_intensity)
         if self.prediction is not None:
             yield "predicted time", duration(self.prediction.seconds)
@@ -203,10 +188,9 @@ def explanation(
 ) -> Explanation:
     """Explain a plan of a kernel by its report; kernels of other libraries have none."""
     problem: GemmProblem = plan.problem
-    moved = sum(compulsory_bytes(problem, reads_c).values())
     rows = report.rows if report is not None else ()
     per_result = tuple(counts(kernel.shares(plan.config), evenly(problem), rows))
-    intensity = problem.flops / moved if moved else 0.0
+    intensity = ratio(problem.flops, sum(compulsory_bytes(problem, reads_c).values()))
     requested = report.performance.requested_intensity if report else None
     texts = kernel.name, kernel.summary, idea(kernel)
     return Explanation(*texts, plan, per_result, intensity, requested, report)
@@ -223,10 +207,7 @@ def _figure(value: float | None) -> str:
 
 
 def _section(title: str, *content: Any) -> Iterator[Any]:
-    from rich.text import Text
-
-    yield Text()
-    yield Text(title, style="bold")
+    yield from ("", styled((title, "bold")))
     yield from (Paragraph(part, 1) if isinstance(part, str) else part for part in content)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -64,17 +65,13 @@ def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...
     for index, access in enumerate(accesses):
         if not isinstance(access, GlobalAccess) or access.tail == "elements":
             continue
-        filled = {
-            at: item
-            for (operand, _), tile in tiles.items()
-            for at, item in tile.items()
-            if operand == access.operand != "C"
-        }
-        buffer = buffers[access.operand] if filled else []
+        buffer = buffers.get(access.operand, []) if access.operand != "C" else []
         copies = _GlobalSearch(access, threads, letters, buffer).fixes()
         offered[index] = tuple(fix for fix, _ in copies)
         # If no layout frees the whole buffer of conflicts, a fix of the copy may.
-        bad = {at: row for at, item in filled.items() if not (row := make_row(item)).good}
+        of_buffer = [tile for (name, _), tile in tiles.items() if buffer and name == access.operand]
+        filled = {at: make_row(item) for tile in of_buffer for at, item in tile.items()}
+        bad = {at: row for at, row in filled.items() if not row.good}
         if not any(all(fix.figures["conflicts"] for fix in offered[at]) for at in bad):
             continue
         for at, row in bad.items():
@@ -123,13 +120,9 @@ class _GlobalSearch:
         if worst is None or quality(self.now) >= IDEAL or self.access.products is not None:
             return []  # copies of several matrices have no search
         tile = TilePlacement(Layout(self.access.tile, matrix.stride), matrix.alignment)
-        changes = search(
-            rounds(tile, self.size, matrix.shape, 0, self.stored),
-            self.best_of,
-            _by_quality,
-            _ideal,
-            strided=worst.cause == "strided",
-        )
+        places = rounds(tile, self.size, matrix.shape, 0, self.stored)
+        strided = worst.cause == "strided"
+        changes = search(places, self.best_of, _by_quality, _ideal, strided)
         return [(fix_to(", ".join(tried.words), tried.row), tried.sides) for tried in changes]
 
     def best_of(self, places: Iterable[TilePlacement]) -> _Tried | None:
@@ -137,12 +130,8 @@ class _GlobalSearch:
 
         Return None if no change helps, or if shared memory has no layout for it or costs more.
         """
-        changes = (
-            tried
-            for place in places
-            for tried in self.tried(place)
-            if _as_efficient(tried.row, self.now)
-        )
+        every = chain.from_iterable(map(self.tried, places))
+        changes = (tried for tried in every if _as_efficient(tried.row, self.now))
         best = cheapest(changes, _by_quality, _ideal)
         if best is None or quality(best.row) <= quality(self.now):
             return None

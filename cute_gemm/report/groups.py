@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import counted, percent, short
+from cute_gemm.kernels.options import tiles_of
 from cute_gemm.problem.parts.groups import equal_ends, sizes_of, tail_of
 
 if TYPE_CHECKING:
@@ -25,14 +26,13 @@ def describe_groups(
     deep = tile["MNK".index(mode)]
     blocks = [-(-size // deep) for size in sizes]
     covered = sum(blocks) * deep
-    others = {"M": (problem.n, tile[1]), "N": (problem.m, tile[0])}
+    down, across = tiles_of(problem, tile)
     if mode == "K":
-        tiles = -(-problem.m // tile[0]) * -(-problem.n // tile[1]) * problem.l
+        tiles = down * across * problem.l
         kind = f"{max(blocks, default=0)} tiles along K at most, {short(sum(blocks) / len(sizes))} "
         kind += "on average"
     else:
-        extent, step = others[mode]
-        tiles = sum(blocks) * -(-extent // step)
+        tiles = sum(blocks) * (across if mode == "M" else down)
         kind = f"{sum(size % deep > 0 for size in sizes)} of the groups end within one"
     spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
     beyond = percent(1 - sum(sizes) / covered) if covered else percent(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,8 @@ def idea(kernel: Kernel) -> str:
 
 @cache
 def _of_template(path: Path) -> str:
-    header = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("//"):
-            break
-        header.append(line[2:].strip())
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = (line[2:].strip() for line in takewhile(lambda x: x.startswith("//"), lines))
     title, *paragraphs = "\n".join(header).split("\n\n")
     for paragraph in paragraphs:
         if paragraph.startswith(_MARK):

@@ -7,11 +7,13 @@ Performance: a Worklog", https://siboehm.com/articles/22/CUDA-MMM, 2022.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
+from cute_gemm.cost_model.roofline import ratio
 from cute_gemm.problem.parts.groups import evenly
 
 if TYPE_CHECKING:
@@ -42,21 +44,25 @@ def per_result(
     """
     sizes = {x.name: x.element.bytes for x in problem.matrices}
     cost = "sectors" if space == "global" else "wavefronts"
-    totals: dict[str, float] = {}
+    by_tma = "load", "shared", "store"  # stores to shared memory by a row of global memory
+    totals: Counter[str] = Counter()
     for row in rows:
-        by_tma = (row.instruction, row.direction) == ("TMA", "load")  # a row of global memory
-        if by_tma and row.operand in operands and (space, direction) == ("shared", "store"):
-            arrived = row.launch.bytes // sizes[row.operand]
-            totals["elements"] = totals.get("elements", 0) + arrived
-        if row.operand not in operands or (row.space, row.direction) != (space, direction):
+        if row.operand not in operands:
             continue
-        launch = row.launch
-        moved = launch.lanes * row.bits // 8 if launch.lanes else launch.bytes
-        figures = {"elements": moved // sizes[row.operand], **named(launch, "requests", cost)}
-        totals = {name: totals.get(name, 0) + figure for name, figure in figures.items()}
+        launch, size = row.launch, sizes[row.operand]
+        if (row.space, row.direction) == (space, direction):
+            moved = launch.lanes * row.bits // 8 if launch.lanes else launch.bytes
+            totals.update(elements=moved // size, **named(launch, "requests", cost))
+        elif row.instruction == "TMA" and (row.direction, space, direction) == by_tma:
+            totals["elements"] += launch.bytes // size
+    results = results_of(problem)
+    return {name: ratio(total, results) for name, total in totals.items()}
+
+
+def results_of(problem: GemmProblem) -> int:
+    """Return the number of results: elements of C, of groups of equal sizes."""
     each = evenly(problem)
-    results = each.m * each.columns * each.l
-    return {name: total / results if results else 0.0 for name, total in totals.items()}
+    return each.m * each.columns * each.l
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class Performance:
 
     def lines(self) -> list[tuple[str, str]]:
         """Return (label, text) pairs for printing."""
-        per = self.per_result
+        per, gpu, roof = self.per_result, self.gpu, self.roofline
         intensity = f"{short(self.intensity)} FLOP per compulsory byte, "
         intensity += f"{short(self.requested_intensity)} per requested byte"
         reuse = f"{short(per.global_loads)} elements loaded from global memory, "
@@ -136,38 +136,30 @@ class Performance:
             reuse += f"{short(per.shared_stores)} written to shared memory, "
             reuse += f"{short(per.shared_loads)} read from it, "
         stored = "partial sums stored" if SUMS in self.traffic.requested else "stored"
-        pairs = [
-            ("work", f"{si(self.flops)}FLOP"),
-            ("traffic", str(self.traffic)),
-            ("intensity", intensity),
-            ("per element of C", f"{reuse}{short(per.global_stores)} {stored}"),
-        ]
-        if self.saved_bytes:
-            text = (
-                f"{si(self.saved_bytes)}B and a launch less than with an elementwise kernel after"
-            )
-            pairs.append(("fused", text))
-        if self.gpu is not None and self.roofline is not None:
-            pairs.append(("roofline", _roofline_text(self.gpu, self.roofline)))
-        if self.occupancy is not None:
-            pairs.append(("occupancy", _occupancy_text(self.occupancy)))
-        if self.gpu is not None and self.waves is not None:
-            pairs.append(("waves", _waves_text(self.gpu, self.waves)))
-        if self.gpu is None:
-            why = "no GPU stands for this arch; name one: gpu=, --gpu NAME or FILE"
-            pairs.append(("not known", f"roofline and waves: {why}"))
-        elif self.roofline is None:
-            pairs.append(
-                ("not known", f"roofline: no peak rate of {self.gpu.name} is known for these types")
-            )
-        return pairs
+        less = f"{si(self.saved_bytes)}B and a launch less than with an elementwise kernel after"
+        unknown = ""
+        if gpu is None:
+            unknown = "roofline and waves: no GPU stands for this arch; name one: gpu=, --gpu NAME "
+            unknown += "or FILE"
+        elif roof is None:
+            unknown = f"roofline: no peak rate of {gpu.name} is known for these types"
+        texts = {
+            "work": f"{si(self.flops)}FLOP",
+            "traffic": str(self.traffic),
+            "intensity": intensity,
+            "per element of C": f"{reuse}{short(per.global_stores)} {stored}",
+            "fused": less * bool(self.saved_bytes),
+            "roofline": _roofline_text(gpu, roof) if gpu and roof else "",
+            "occupancy": _occupancy_text(self.occupancy) if self.occupancy else "",
+            "waves": _waves_text(gpu, self.waves) if gpu and self.waves else "",
+            "not known": unknown,
+        }
+        return [(label, text) for label, text in texts.items() if text]
 
 
 def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
     """Return the fields of a dataclass, and some of its properties."""
-    if value is None:
-        return None
-    return asdict(value) | named(value, *properties)
+    return None if value is None else asdict(value) | named(value, *properties)
 
 
 def _roofline_text(gpu: Gpu, roofline: Roofline) -> str:
@@ -208,11 +200,9 @@ def _waves_text(gpu: Gpu, grid: Waves) -> str:
 
 
 def _traffic(
-    problem: GemmProblem,
-    rows: Iterable[AccessRow],
-    auxiliary: Iterable[AuxiliaryReport],
+    problem: GemmProblem, rows: Iterable[AccessRow], auxiliary: Iterable[AuxiliaryReport],
     reads_c: bool,
-) -> Traffic:
+) -> Traffic:  # fmt: skip
     """Return the traffic of the kernel and of its auxiliary kernels."""
     compulsory = compulsory_bytes(problem, reads_c)
     # Names of what the kernel reads from or writes to scratch, by its operand.

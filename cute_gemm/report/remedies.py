@@ -80,34 +80,29 @@ def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
     ``sizes``: whether ``base_offset`` gives the base addresses of A, B and C together; those of
     arrays on a device are not arguments.
     """
-    step, words, stride = max(1, SECTOR // matrix.element.bytes), [], list(matrix.stride)
+    step, stride = max(1, SECTOR // matrix.element.bytes), list(matrix.stride)
     change: dict[str, Any] = {}
     letter, rows = matrix.name.lower(), matrix.shape[1 - matrix.unit]
     ld, batch = -(-matrix.ld // step) * step, matrix.batch_stride
     if ld != matrix.ld and rows > 1:
-        stride[1 - matrix.unit] = ld
-        words.append(f"ld{letter}={ld}")
-        change[f"ld{letter}"] = ld
+        stride[1 - matrix.unit] = change[f"ld{letter}"] = ld
         batch = ld * rows if batch == matrix.ld * rows else batch
     if _apart(problem, matrix) and not problem.groups:  # groups have no batch stride argument
-        batch = -(-max(batch, ld * rows) // step) * step
-        words.append(f"batch_{letter}={batch}")
-        change[f"batch_{letter}"] = batch
-    base, moved = _first(matrix), False
-    if base < SECTOR:
-        moved = sizes and matrix.name in ("A", "B", "C")
-        base = 0 if moved else SECTOR
-        there = f"{matrix.name}'s base address aligned to {SECTOR} bytes"
-        words.append("base_offset=0" if moved else there)
-        change |= {"base_offset": 0} if moved else {}
-    new = replace(matrix, stride=(stride[0], stride[1]), batch_stride=batch)
-    result = _with(problem, new.at(base).of_groups(problem.groups.mode))
+        batch = change[f"batch_{letter}"] = -(-max(batch, ld * rows) // step) * step
+    base, own = _first(matrix), matrix.name in ("A", "B", "C")
+    moved = base < SECTOR and sizes and own
     if moved:
-        others = (x for x in (problem.A, problem.B, problem.C) if x.name != matrix.name)
-        for other in others:
-            result = _with(result, other.at(0).of_groups(problem.groups.mode))
-    change = change if matrix.name in ("A", "B", "C") else {}
-    return Remedy(" and ".join(words), change, result, moves=True)
+        base = change["base_offset"] = 0
+    words = [f"{name}={value}" for name, value in change.items()]
+    if 0 < base < SECTOR:
+        base = SECTOR
+        words.append(f"{matrix.name}'s base address aligned to {SECTOR} bytes")
+    new = replace(matrix, stride=(stride[0], stride[1]), batch_stride=batch)
+    result = _with(problem, new.at(base))
+    for other in (problem.A, problem.B, problem.C) if moved else ():
+        if other.name != matrix.name:
+            result = _with(result, other.at(0))
+    return Remedy(" and ".join(words), change if own else {}, result, moves=True)
 
 
 def turned(problem: GemmProblem) -> Iterator[Remedy]:
@@ -127,10 +122,9 @@ def turned(problem: GemmProblem) -> Iterator[Remedy]:
             continue
         stride = (1, ld) if order == "F" else (ld, 1)
         new = replace(C, stride=stride, batch_stride=batch if C.batch_stride else 0)
-        new = new.at(_first(C)).of_groups(problem.groups.mode)
         words = f'order="{order}"' + f" and ldc={ld}" * (ld != kept)
         change = {"order": order} | ({"ldc": ld} if ld != kept else {})
-        yield Remedy(words, change, _with(problem, new))
+        yield Remedy(words, change, _with(problem, new.at(_first(C))))
 
 
 def _first(matrix: Matrix) -> int:
@@ -149,6 +143,7 @@ def _apart(problem: GemmProblem, matrix: Matrix) -> bool:
 
 def _with(problem: GemmProblem, matrix: Matrix) -> GemmProblem:
     """Return the problem with this matrix in place of the one of its name."""
+    matrix = matrix.of_groups(problem.groups.mode)
     if matrix.name in ("A", "B", "C"):
         field: dict[str, Any] = {matrix.name: matrix}
         return replace(problem, **field)

@@ -15,18 +15,16 @@ from cute_gemm.access.fix import Fix
 from cute_gemm.fixes.search import contents
 from cute_gemm.rendering.rows import AccessRow, access_tables, findings, make_row
 from cute_gemm.rendering.shown import Paged, size_text, spilled
-from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, table
+from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, styled, table
 from cute_gemm.report.auxiliary import launched
 from cute_gemm.report.candidates import candidates_dict, candidates_table
-from cute_gemm.report.causes import FAR, Cause, Causes, Predictor, causes, headline
+from cute_gemm.report.causes import FAR, NO_PREDICTOR, Cause, Causes, Predictor, causes, headline
 from cute_gemm.report.fixes import fixes, of_part
 from cute_gemm.report.options import Others, with_options
 from cute_gemm.report.performance import Performance, performance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from collections.abc import Iterable, Iterator
 
     from cute_gemm.access.accesses import Access, Partition
     from cute_gemm.cost_model.prediction import Prediction
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.rendering.html import Page
+    from cute_gemm.rendering.tables import Part
     from cute_gemm.report.auxiliary import AuxiliaryReport
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
@@ -135,7 +134,7 @@ class Report(Paged):
     measured
         The measured time of the config, and the date; None for a predicted config.
     predictor
-        The cost model, which computes the predicted time of each cause at its first use.
+        The cost model, which computes the predicted times of causes at their first use.
     groups
         For a grouped GEMM a sentence on its tiles and waves; otherwise ``""``.
 
@@ -159,37 +158,34 @@ class Report(Paged):
     candidates: tuple[Candidate, ...] = ()
     auxiliary: tuple[AuxiliaryReport, ...] = ()
     measured: Measured | None = None
-    predictor: Predictor | None = None
+    predictor: Predictor = NO_PREDICTOR
     groups: str = ""
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
         """One sentence for each access that is not ideal."""
-        of_auxiliary = (
-            [f"{x.kernel}: {line}" for line in findings(x.rows)] for x in self.auxiliary
-        )
-        return sum(map(tuple, of_auxiliary), findings(self.rows))
+        others = (f"{x.kernel}: {line}" for x in self.auxiliary for line in findings(x.rows))
+        return (*findings(self.rows), *others)
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
         """Causes of lost time, the costliest first; each explains one or more accesses."""
-        parts = self.problem, self.kernel, self.config, self.rows, self.auxiliary, self.predictor
-        return causes(*parts)
+        return causes(self)
 
     @cached_property
     def headline(self) -> str:
         """Predicted time, bound, costliest cause and the time with its fix, in one line."""
-        return headline(self.performance, self.causes, self.predictor)
+        return headline(self)
 
     @property
     def predicted(self) -> Prediction | None:
         """Prediction of the config, or None."""
-        return self.predictor.prediction if self.predictor else None
+        return self.predictor.prediction
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """Parts of the predicted time without measured times; () if all are measured."""
-        return tuple(self.predictor.unmeasured) if self.predicted and self.predictor else ()
+        return tuple(self.predictor.unmeasured) if self.predicted else ()
 
     def __repr__(self) -> str:
         p = self.problem
@@ -276,52 +272,42 @@ class Report(Paged):
     def _configured(self) -> str:
         return str(self.config and self.config.name)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
+    def _printed(self) -> Iterator[Any]:
         yield from self._header()
         if self.causes:
-            yield Text()
-            yield Causes(self.causes)
+            yield from ("", Causes(self.causes))
         for each in self.auxiliary:
-            yield Text()
-            yield from each.shown()
+            yield from ("", *each.shown())
         if self.auxiliary:
-            yield from (Text(), Text.assemble((self.kernel, "bold")))
-        parts: tuple[Table | Pairs, ...] = (
-            *(shown for shown, _ in access_tables(self.rows)),
-            Pairs(self._performance_lines(), "Performance"),
-            *self._candidates_table(),
-        )
-        for part in parts:
-            yield Text()
-            yield part
+            yield from ("", styled((self.kernel, "bold")))
+        tables = (shown for shown, _ in access_tables(self.rows))
+        compared = candidates_table(self.candidates, self.predictor.gpu)
+        for part in (*tables, Pairs(self._performance_lines(), "Performance"), *compared):
+            yield from ("", part)
 
-    def _header(self) -> Iterable[Any]:
-        from rich.text import Text
-
+    def _header(self) -> Iterator[Any]:
         if self.headline:
-            yield from (Text(self.headline, "bold"), Text())
-        yield Text.assemble("gemm ", (self.problem.op, "bold"), size_text(self.problem))
+            yield from (styled((self.headline, "bold")), "")
+        yield styled("gemm ", (self.problem.op, "bold"), size_text(self.problem))
         width = max(len(str(matrix)) for matrix in self._matrices.values())
         for name, matrix in self._matrices.items():
-            yield Text.assemble(
+            yield styled(
                 (name, "bold"),
                 f"  {matrix!s:<{width}}  {_laid_out(matrix)}{matrix.dtype}, base aligned to "
                 f"{matrix.alignment} bytes" + ", conjugated" * matrix.conj,
             )
         if self.groups:
-            yield Text(self.groups)
-        yield Text(f"kernel {self.kernel}, {self.arch}")
+            yield self.groups
+        yield f"kernel {self.kernel}, {self.arch}"
         if self.config is not None:
-            yield Text(f"config {self._configured}")
+            yield f"config {self._configured}"
         if self.measured is not None:
-            yield Text(f"selection {self.measured}")
+            yield f"selection {self.measured}"
         launch, built = f"launch {self._launched}", self.resources
         if built is not None:
             used = f"{built.registers} registers, {built.shared_static:,} bytes static"
             launch += f"; {used}, {spilled(built)}"
-        yield Text(launch)
+        yield launch
 
     def _performance_lines(self) -> list[tuple[str, str]]:
         """Return the bounds of the kernel, and parts of the prediction without measurements."""
@@ -332,26 +318,20 @@ class Report(Paged):
             lines.append(("prediction", f"derived: there are no measured times of {of}"))
         return lines
 
-    def _candidates_table(self) -> Iterable[Table]:
-        return candidates_table(self.candidates, self.predictor.gpu if self.predictor else "")
-
     def page(self) -> Page:
         """Return the page that ``to_html`` writes."""
         from cute_gemm.rendering.html import Page
 
-        problem = self.problem
-        size = (problem.m, problem.n, problem.k)
         heads = ("operand", "global memory", "shared memory")
         summary = table("", heads, [view.summary() for view in self.operands], *heads)
-        kind = problem.dtype
-        performance = Pairs(self._performance_lines())
-        return Page(
-            title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
-            heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
+        performance: list[Part] = [self._drawn(), Pairs(self._performance_lines())]
+        performance += candidates_table(self.candidates, self.predictor.gpu)
+        return Page.of(
+            "gemm", self.problem, self.kernel,
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
                 ("Verdict", (Causes(self.causes), summary)),
-                ("Performance", (self._drawn(), performance, *self._candidates_table())),
+                ("Performance", performance),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
             ),
@@ -359,7 +339,7 @@ class Report(Paged):
             pictures=self.pictures,
             lead=self.headline,
             figures=self._figures(),
-        )
+        )  # fmt: skip
 
     def _figures(self) -> list[tuple[str, str]]:
         """Return the times of the headline, each with a label."""
@@ -440,11 +420,9 @@ def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...],
     """
     copies: dict[Any, Access] = {}
     keys = [_copy_key(access) for access in accesses]
-    for key, access in zip(keys, accesses, strict=True):
-        access = _of_full_tiles(access)
-        known = copies.setdefault(key, access)
-        if isinstance(known, GlobalAccess) and isinstance(access, GlobalAccess):
-            copies[key] = max(known, access, key=_full_tiles)  # the first of equal ones
+    for key, access in zip(keys, map(_of_full_tiles, accesses), strict=True):
+        # The first of equal ones.
+        copies[key] = max(copies.get(key, access), access, key=_full_tiles)
     question = (threads, *(_content(*item) for item in copies.items()))
     answer = _looked_for.get(question)
     if answer is None:
@@ -469,15 +447,18 @@ def _copy_key(access: Access) -> Any:
 
 def _content(key: Any, access: Access) -> Any:
     """Return everything that the fixes of a copy depend on."""
-    names: tuple[str, ...] = ()
     if isinstance(access, GlobalAccess):
         names = "matrix", "unit", "tile", "axis", "region", "origin"
-    elif isinstance(access, SharedAccess):
-        names = "element_bits", "coords"
-    return key, *contents(*named(access, *names).values())
+        return key, *named(access, *names).values()
+    if isinstance(access, SharedAccess):
+        return key, access.element_bits, *contents(access.coords)
+    return key
 
 
-def _full_tiles(access: GlobalAccess) -> int:
+def _full_tiles(access: Access) -> int:
+    """Return the number of full tiles of a global access, 0 of others."""
+    if not isinstance(access, GlobalAccess):
+        return 0
     return prod(e // t for e, t in zip(access.region, access.tile, strict=True))
 
 
@@ -501,19 +482,16 @@ def _of_full_tiles(access: Access) -> Access:
 def make_report(
     problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
     launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
-    reads_c: bool = False, pictures: tuple[Partition, ...] = (),
-    candidates: Sequence[Candidate] = (), others: Others | None = None,
-    auxiliary: Iterable[AuxiliaryReport] = (), measured: Measured | None = None,
-    predictor: Predictor | None = None, groups: str = "",
+    reads_c: bool = False, others: Others | None = None,
+    auxiliary: Iterable[AuxiliaryReport] = (), **fields: Any,
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and return a ``Report``.
 
     ``resources`` are those of a build, or None. ``gpu`` is the GPU of the roofline, by default the
     one that stands for the arch; OptionError if it is not known or does not run kernels of
-    ``arch``. ``reads_c``: whether beta is not 0. ``candidates`` are the compared configs with their
-    predictions on the GPU of ``predictor``. ``others`` yields the accesses for other values of the
-    kernel's options. ``auxiliary`` are the launches of auxiliary kernels. ``predictor`` predicts
-    the costs of causes. ``groups`` is a sentence on the groups.
+    ``arch``. ``reads_c``: whether beta is not 0. ``others`` yields the accesses for other values of
+    the kernel's options. ``auxiliary`` are the launches of auxiliary kernels. ``fields`` are the
+    other fields of the report.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
@@ -521,8 +499,8 @@ def make_report(
     auxiliary = tuple(auxiliary)
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, auxiliary)
     return Report(
-        problem, kernel_name, config, arch, launch, resources, rows, bounds, pictures,
-        tuple(candidates), auxiliary, measured, predictor, groups,
+        problem, kernel_name, config, arch, launch, resources, rows, bounds,
+        auxiliary=auxiliary, **fields,
     )  # fmt: skip
 
 

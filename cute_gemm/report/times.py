@@ -6,21 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import duration, short
-from cute_gemm.rendering.pictures.svg import (
-    BAD,
-    GREY,
-    INK,
-    SANS_EM,
-    TINTS,
-    Item,
-    document,
-    group,
-    hatch,
-    number,
-    path,
-    rect,
-    text,
-)  # fmt: skip
+from cute_gemm.rendering.pictures import svg
 
 if TYPE_CHECKING:
     from cute_gemm.cost_model.prediction import Prediction
@@ -29,7 +15,7 @@ if TYPE_CHECKING:
 #: Size of a roofline plot in pixels, and the margins for numbers on the left, right and below.
 _WIDE, _HIGH, _LEFT, _RIGHT, _BELOW = 246, 220, 56, 32, 40
 _LINE = "#bbbbbb"
-_SMALL = f'font-size="11" fill="{GREY}"'
+_SMALL = f'font-size="11" fill="{svg.GREY}"'
 #: Lengths in pixels: a bar of the prediction, its label, and the distance between bars.
 _BAR, _LABEL, _STEP = 136, 112, 24
 
@@ -59,48 +45,47 @@ def roofline(bounds: Performance, seconds: float | None = None) -> str:
 
     grid, marks = [], []
     # Numbers that would run into each other are left out.
-    every = math.ceil((len(_power(high)) + 1) * SANS_EM * 11 / across)
+    every = math.ceil((len(_power(high)) + 1) * svg.SANS_EM * 11 / across)
     for power in range(low, high + 1):
         x = _LEFT + (power - low) * across
-        grid.append(f"M{number(x)} 0v{_HIGH}")
+        grid.append(f"M{svg.number(x)} 0v{_HIGH}")
         if (high - power) % every == 0:
-            marks.append(text(x, _HIGH + 16, _power(power), 'text-anchor="middle"'))
+            marks.append(svg.text(x, _HIGH + 16, _power(power), 'text-anchor="middle"'))
     for power in range(bottom, top + 1):
         y = _HIGH - (power - bottom) * up
-        grid.append(f"M{_LEFT} {number(y)}h{_WIDE}")
-        marks.append(text(_LEFT - 6, y + 4, _power(power), 'text-anchor="end"'))
-    marks.append(text(_LEFT, _HIGH + 33, "operations per byte"))
-    marks.append(text(_LEFT + 6, 13, "TFLOP/s"))
+        grid.append(f"M{_LEFT} {svg.number(y)}h{_WIDE}")
+        marks.append(svg.text(_LEFT - 6, y + 4, _power(power), 'text-anchor="end"'))
+    marks.append(svg.text(_LEFT, _HIGH + 33, "operations per byte"))
+    marks.append(svg.text(_LEFT + 6, 13, "TFLOP/s"))
 
     ridge = at(roof.ridge, roof.peak_tflops)
     # The roof begins at the left edge or at the lower edge.
     first = max(10.0**low, 10.0**bottom / slope)
     start, end = at(first, slope * first), (_LEFT + _WIDE, ridge[1])
     corners = ((*start, "M"), (*ridge, "L"), (*end, "L"))
-    line = [f"{step}{number(x)} {number(y)}" for x, y, step in corners]
+    line = [f"{step}{svg.number(x)} {svg.number(y)}" for x, y, step in corners]
     body = [
-        path(grid, f'stroke="{_LINE}" stroke-width="0.6"'),
-        group(_SMALL, marks),
-        path(line, f'stroke="{INK}" stroke-width="2"'),
-        path([f"M{number(ridge[0])} {number(ridge[1])}V{_HIGH}"],
-             f'stroke="{GREY}" stroke-dasharray="3 3"'),
-        text(ridge[0] + 5, _HIGH - 6, f"ridge {short(roof.ridge)}", _SMALL),
+        svg.path(grid, f'stroke="{_LINE}" stroke-width="0.6"'),
+        svg.group(_SMALL, marks),
+        svg.path(line, f'stroke="{svg.INK}" stroke-width="2"'),
+        _vertical(ridge[0], ridge[1], _HIGH, f'stroke="{svg.GREY}" stroke-dasharray="3 3"'),
+        svg.text(ridge[0] + 5, _HIGH - 6, f"ridge {short(roof.ridge)}", _SMALL),
     ]  # fmt: skip
     legend = []
-    kinds = (("compulsory", bounds.intensity, TINTS[6], False),
+    kinds = (("compulsory", bounds.intensity, svg.TINTS[6], False),
              ("requested", bounds.requested_intensity, "#ffffff", True))  # fmt: skip
     for name, intensity, fill, hatched in kinds:
         if intensity <= 0:
             continue
-        legend.append(Item(fill, f"{name}: {short(intensity)} per byte", hatched=hatched))
+        legend.append(svg.Item(fill, f"{name}: {short(intensity)} per byte", hatched=hatched))
         if speed is None:
-            x = at(intensity, 10.0**bottom)[0]
-            body.append(path([f"M{number(x)} 0V{_HIGH}"], f'stroke="{BAD if hatched else INK}"'))
+            x, _ = at(intensity, 10.0**bottom)
+            body.append(_vertical(x, 0, _HIGH, f'stroke="{svg.BAD if hatched else svg.INK}"'))
             continue
         x, y = at(intensity, max(speed, 10.0**bottom))
         tip = f"{name} intensity {short(intensity)}, {short(speed)} TFLOP/s"
-        body.append(rect(x - 6, y - 6, 12, 12, f'fill="{fill}" stroke="{INK}"', tip))
-        body += [hatch([(x - 6, y - 6, 12.0, 12.0)])] * hatched
+        body.append(svg.rect(x - 6, y - 6, 12, 12, f'fill="{fill}" stroke="{svg.INK}"', tip))
+        body += [svg.hatch([(x - 6, y - 6, 12.0, 12.0)])] * hatched
     caption = f"{gpu.name}, {short(roof.peak_tflops)} TFLOP/s of the {roof.unit} and "
     caption += f"{short(roof.bandwidth_gbs)} GB/s of memory: at most "
     caption += f"{short(roof.attainable_tflops)} TFLOP/s"
@@ -109,7 +94,11 @@ def roofline(bounds: Performance, seconds: float | None = None) -> str:
         caption += f" ({100 * speed / roof.attainable_tflops:.1f} % of it)"
     caption += ". Requested bytes that L1 and L2 serve may lie above the memory line."
     size = (_LEFT + _WIDE + _RIGHT + 0.0, _HIGH + _BELOW + 0.0)
-    return document("Roofline", [caption], body, size, legend)
+    return svg.document("Roofline", [caption], body, size, legend)
+
+
+def _vertical(x: float, top: float, bottom: int, look: str) -> str:
+    return svg.path([f"M{svg.number(x)} {svg.number(top)}V{bottom}"], look)
 
 
 def _power(exponent: int) -> str:
@@ -127,16 +116,16 @@ def predicted_terms(prediction: Prediction) -> str:
     body = []
     for row, (name, seconds) in enumerate(terms):
         y, wide = row * _STEP, max(1.0, seconds * scale)
-        fill = TINTS[7] if row == 0 else TINTS[6]
+        fill = svg.TINTS[7] if row == 0 else svg.TINTS[6]
         tip = f"{name}: {duration(seconds)}"
-        body.append(rect(_LABEL, y, wide, 16, f'fill="{fill}" stroke="{INK}"', tip))
-        body.append(text(_LABEL - 8, y + 12, name, 'font-size="12" text-anchor="end"'))
-        body.append(text(_LABEL + wide + 6, y + 12, duration(seconds), 'font-size="12"'))
+        body.append(svg.rect(_LABEL, y, wide, 16, f'fill="{fill}" stroke="{svg.INK}"', tip))
+        body.append(svg.text(_LABEL - 8, y + 12, name, 'font-size="12" text-anchor="end"'))
+        body.append(svg.text(_LABEL + wide + 6, y + 12, duration(seconds), 'font-size="12"'))
     at, high = _LABEL + prediction.seconds * scale, len(terms) * _STEP
-    body.append(path([f"M{number(at)} -4V{high}"], f'stroke="{BAD}" stroke-dasharray="4 3"'))
-    label = f"{duration(prediction.seconds)} predicted"
-    body.append(text(at, high + 12, label, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
+    body.append(_vertical(at, -4, high, f'stroke="{svg.BAD}" stroke-dasharray="4 3"'))
+    look = f'font-size="12" fill="{svg.BAD}" text-anchor="middle"'
+    body.append(svg.text(at, high + 12, f"{duration(prediction.seconds)} predicted", look))
     caption = "The time of each unit if it were the only one. Units work in parallel: the terms do "
     caption += "not add up to the predicted time."
-    size = (_LABEL + _BAR + 12 * SANS_EM * 14, high + 16.0)
-    return document("Predicted time", [caption], body, size, [])
+    size = (_LABEL + _BAR + 12 * svg.SANS_EM * 14, high + 16.0)
+    return svg.document("Predicted time", [caption], body, size, [])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
-from cute_gemm.access import gmem
+from cute_gemm.access import gmem, smem
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.verify import Verdict
@@ -20,9 +20,7 @@ from cute_gemm.rendering.tables import Figure, Pairs, Table, table
 from cute_gemm.report.executed import Compared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
@@ -64,22 +62,18 @@ class Request(NamedTuple):
 
     def table(self) -> Table:
         """Return a table of lanes: bytes, elements, and the sector or bank that serves them."""
-        shared = self.where == "shared"
+        shared, elements = self.where == "shared", self.elements
         heads = ["lane", "byte", "bank" if shared else "sector"]
-        if self.elements is not None:
+        if elements is not None:
             heads.insert(2, "element")
-        rows: list[Sequence[str]] = []
+        rows = []
         for lane, offset in enumerate(self.offsets.tolist()):
-            if offset < 0:
-                rows.append([str(lane), *["-"] * (len(heads) - 1)])
-                continue
-            cells = [str(lane), f"{offset:,}"]
-            if self.elements is not None:
-                cells.append(f"{self.where}({','.join(map(str, self.elements[lane].tolist()))})")
-            cells.append(str(offset // 4 % 32) if shared else f"{offset // gmem.SECTOR:,}")
-            rows.append(cells)
-        title = f"line {self.line}: {self.text}"
-        return table(title, heads, rows, "element")
+            place = offset // smem.WORD % smem.BANKS if shared else offset // gmem.SECTOR
+            cells = [str(lane), f"{offset:,}", f"{place:,}"]
+            if elements is not None:
+                cells.insert(2, f"{self.where}({','.join(map(str, elements[lane].tolist()))})")
+            rows.append([cells[0], *["-"] * (len(heads) - 1)] if offset < 0 else cells)
+        return table(f"line {self.line}: {self.text}", heads, rows, "element")
 
     def picture(self) -> str:
         """Return an SVG drawing of the sectors or banks that the request touches."""
@@ -215,34 +209,26 @@ class Trace(Paged):
     def _agreement(self) -> str:
         return differing(self.differences, len(self._all_figures))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield Text(f"trace {self.problem.op}{size_text(self.problem)}")
-        yield Text(f"{self.symbol}, PTX for {self.arch}")
+    def _printed(self) -> Iterator[Any]:
+        yield f"trace {self.problem.op}{size_text(self.problem)}"
+        yield f"{self.symbol}, PTX for {self.arch}"
         for of_figures in self._tables():
-            yield from (Text(), of_figures)
-        yield from (Text(), Text(self._agreement()), Text(self._checked()))
+            yield from ("", of_figures)
+        yield from ("", self._agreement(), self._checked())
         if self.shown is not None:
-            yield from (Text(), self.shown.table())
+            yield from ("", self.shown.table())
 
     def page(self) -> Page:
         """Return the page that ``to_html`` writes."""
         from cute_gemm.rendering.html import Page
 
-        p = self.problem
-        size = " x ".join(f"{x:,}" for x in (p.m, p.n, p.k))
         result = Pairs((("accesses", self._agreement()), ("result", self._checked())))
         sections: list[Any] = [("Result", (result,)), ("Executed", self._tables())]
         if self.shown is not None:
             sections.append(("Request", (Figure(self.shown.picture()), self.shown.table())))
-        return Page(
-            title=f"trace {p.op} {p.m}x{p.n}x{p.k} {p.dtype}, {self.symbol}",
-            heading=f"trace {p.op}, {size}, {p.dtype}",
-            intro=f"{self.symbol}, compiled to PTX for {self.arch} and executed.",
-            sections=sections,
-            rows=self.rows,
-        )
+        intro = f"{self.symbol}, compiled to PTX for {self.arch} and executed."
+        content = {"intro": intro, "sections": sections, "rows": self.rows}
+        return Page.of("trace", self.problem, self.symbol, **content)
 
 
 def _table(title: str, figures: Sequence[Compared]) -> Table:
@@ -283,9 +269,8 @@ def requests_of(
         begin = GLOBAL + regions[where].begin
         chosen &= (last >= begin) & (last < GLOBAL + regions[where].end)
     requests = []
-    for row in np.flatnonzero(chosen).tolist():
-        instruction = execution.kernel.instructions[accesses.instruction[row]]
-        lanes = accesses.addresses[row]
+    for number, lanes in zip(accesses.instruction[chosen], accesses.addresses[chosen], strict=True):
+        instruction = execution.kernel.instructions[number]
         name, _, bits = described(instruction)
         name = name.format("shared" if where == "shared" else "global")
         offsets = np.where(lanes < 0, -1, lanes - begin)

@@ -224,6 +224,17 @@ def test_without_a_prediction_the_bound_is_reported():
     assert all(cause.seconds is None and not cause.cost for cause in report.causes)
 
 
+def test_without_a_prediction_the_change_is_that_of_the_fix():
+    problem = from_sizes("TN", m=256, n=256, k=64, dtype="float16")
+    rows = planned("TN", m=256, n=256, k=64, kernel="sm80_pipeline").report().accesses
+    store = next(x for x in rows if x.operand == "C" and x.space == "global")
+    across = replace(
+        store, matrix=problem.C, axis=0, bits=16, coords=store.coords[..., ::-1], tile=(128, 128)
+    )
+    (cause,) = make_report(problem, "k", None, "sm_80", [across], Launch(4, 128, 0)).causes
+    assert cause.fix.startswith("threads ") and not cause.change
+
+
 def test_a_fault_comes_first():
     problem = from_sizes("TN", m=256, n=256, k=64, dtype="float16")
     good = planned("TN", m=256, n=256, k=64, kernel="sm80_pipeline").report().accesses

@@ -111,6 +111,7 @@ def test_a_result_is_read_from_its_json():
         ([], "format None"),
         ({name: x for name, x in values.items() if name != "gpu"}, "has no 'gpu'"),
         ({**values, "sizes": [{"m": 8}]}, "has no 'roofline'"),
+        ({**values, "sizes": 3}, "does not fit: .*; expected what `cute-gemm bench --output FILE`"),
     ):
         with pytest.raises(OptionError, match=part):
             BenchResult.from_dict(wrong)

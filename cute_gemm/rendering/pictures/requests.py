@@ -6,47 +6,28 @@ and every cell has numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cute_gemm._text import counted
 from cute_gemm.access import gmem, smem
-from cute_gemm.rendering.pictures.svg import (
-    BAD,
-    BAD_TINT,
-    CELL_TEXT,
-    GREY,
-    INK,
-    MONO,
-    TINTS,
-    Item,
-    cell_width,
-    document,
-    group,
-    hatch,
-    number,
-    path,
-    rect,
-    text,
-)  # fmt: skip
+from cute_gemm.rendering.pictures import svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SIDE_TEXT = f'font-family="{MONO}" font-size="11"'
-_HEAD = f'font-size="11" fill="{GREY}"'
+_SIDE_TEXT = f'font-family="{svg.MONO}" font-size="11"'
+_HEAD = f'font-size="11" fill="{svg.GREY}"'
 
 
 def spans(numbers: Iterable[int]) -> str:
     """Return ascending numbers as ranges: ``"0-3,8"``."""
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+    # Numbers that follow each other have the same distance from their places.
+    grouped = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = ([number for _, number in pairs] for _, pairs in grouped)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 # ---- global memory ------------------------------------------------------------------------------
@@ -56,25 +37,20 @@ _LINE_RIGHT = 78
 _ROW, _BAR = 21, 17
 
 
-class _Line(NamedTuple):
-    """The part of a request within one 128-byte line."""
-
-    pieces: dict[tuple[int, int], list[int]]  # (first byte, one past the last) -> lanes
-    used: np.ndarray  # bool [128]
+#: The part of a request within one 128-byte line: (first byte, one past the last) -> lanes.
+_Pieces = dict[tuple[int, int], list[int]]
 
 
-def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Line]:
+def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Pieces]:
     """Sort the bytes of the lanes by line."""
-    lines: dict[int, _Line] = {}
+    lines: dict[int, _Pieces] = {}
     for lane, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         if length <= 0 or start < 0:
             continue
         for at in range(start // gmem.LINE, (start + length - 1) // gmem.LINE + 1):
-            line = lines.setdefault(at, _Line({}, np.zeros(gmem.LINE, bool)))
             begin = max(start - at * gmem.LINE, 0)
             end = min(start + length - at * gmem.LINE, gmem.LINE)
-            line.pieces.setdefault((begin, end), []).append(lane)
-            line.used[begin:end] = True
+            lines.setdefault(at, {}).setdefault((begin, end), []).append(lane)
     return dict(sorted(lines.items()))
 
 
@@ -84,35 +60,34 @@ def _true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
-def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str]:
+def _lane_labels(pieces: _Pieces, y: float) -> list[str]:
     """Return the labels of a line's lanes: inside a lane if they fit, else one per run of lanes."""
     out = []
-    narrow: list[tuple[int, int, list[int]]] = []
+    narrow: tuple[int, int, list[int]] = (0, -1, [])  # the run of lanes that this one may extend
     ordered = sorted(pieces.items())
-    for n, ((begin, end), lanes) in enumerate(ordered):
+    begins = [begin for (begin, _), _ in ordered[1:]]
+    for ((begin, end), lanes), following in zip(ordered, [*begins, None], strict=True):
         names = [f"lane {lanes[0]}", str(lanes[0])]
         if len(lanes) > 1:
             names = [f"lanes {spans(lanes)}", spans(lanes), f"x{len(lanes)}"]
-        label = next((name for name in names if cell_width(name) <= (end - begin) * _BYTE), None)
-        if label is not None:
-            out.append(text((begin + end) / 2 * _BYTE, y, label))
+        fitting = [name for name in names if svg.cell_width(name) <= (end - begin) * _BYTE]
+        if fitting:
+            out.append(svg.text((begin + end) / 2 * _BYTE, y, fitting[0]))
             continue
-        if narrow and narrow[-1][1] == begin:
-            first, _, before = narrow.pop()
-            begin, lanes = first, before + lanes
-        narrow.append((begin, end, lanes))
-        following = ordered[n + 1][0][0] if n + 1 < len(ordered) else gmem.LINE
-        if following == end and n + 1 < len(ordered):
+        if narrow[1] == begin:
+            begin, lanes = narrow[0], narrow[2] + lanes
+        if following == end:
+            narrow = begin, end, lanes
             continue
-        narrow.pop()
+        narrow = (0, -1, [])
         label = spans(sorted(lanes))
-        wide = cell_width(label)
+        wide = svg.cell_width(label)
         if wide + 1 <= (end - begin) * _BYTE:
-            out.append(text((begin + end) / 2 * _BYTE, y, label))
-        elif (following - end) * _BYTE >= wide + 6:
+            out.append(svg.text((begin + end) / 2 * _BYTE, y, label))
+        elif ((gmem.LINE if following is None else following) - end) * _BYTE >= wide + 6:
             x = end * _BYTE + 2
-            out.append(rect(x, y - 10, wide + 3, 13, 'fill="#ffffff"'))
-            out.append(text(x + wide / 2 + 1.5, y, label))
+            out.append(svg.rect(x, y - 10, wide + 3, 13, 'fill="#ffffff"'))
+            out.append(svg.text(x + wide / 2 + 1.5, y, label))
     return out
 
 
@@ -134,69 +109,72 @@ def request(
     lines = _lines(starts, lengths)
 
     names = {at: f"{at * gmem.LINE - base:,}" for at in lines}
-    left = max(84.0, max(map(cell_width, names.values()), default=0) * 1.1 + 10)
+    left = max(84.0, max(map(svg.cell_width, names.values()), default=0) * 1.1 + 10)
     sectors: list[str] = []
     idle: list[str] = []
     lanes, waste, labels, sides, gaps = [], [], [], [], []
-    hatched: list[tuple[float, float, float, float]] = []
+    hatched: list[svg.Box] = []
     sector = gmem.SECTOR * _BYTE
+    right = left + 4 * sector
     top, before = 36, None
-    for row, (at, line) in enumerate(lines.items()):
+    place = np.arange(gmem.LINE)
+    for row, (at, pieces) in enumerate(lines.items()):
         y = top + row * _ROW
-        touched = np.asarray(line.used.reshape(-1, gmem.SECTOR).any(axis=-1))
+        used = np.any([(place >= begin) & (place < end) for begin, end in pieces], axis=0)
+        touched = used.reshape(-1, gmem.SECTOR).any(axis=-1)
         for n, is_touched in enumerate(touched.tolist()):
             where, kind = (sectors, 'class="sector"') if is_touched else (idle, "")
-            where.append(rect(left + n * sector, y, sector, _BAR, kind))
-        for begin, end in _true_runs(np.repeat(touched, gmem.SECTOR) & ~line.used):
+            where.append(svg.rect(left + n * sector, y, sector, _BAR, kind))
+        for begin, end in _true_runs(np.repeat(touched, gmem.SECTOR) & ~used):
             box = (left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR)
-            waste.append(rect(*box, 'class="waste"'))
+            waste.append(svg.rect(*box, 'class="waste"'))
             hatched.append(box)
-        for (begin, end), who in sorted(line.pieces.items()):
+        for (begin, end), who in sorted(pieces.items()):
             # Neighbours differ in shade, which separates narrow lanes.
-            kind = f'class="lane" fill="{TINTS[6 if who[0] % 2 else 0]}"'
+            kind = f'class="lane" fill="{svg.TINTS[6 if who[0] % 2 else 0]}"'
             first = at * gmem.LINE - base + begin
             tip = f"lane {spans(who)}: {end - begin} bytes from {first:,} on"
-            lanes.append(rect(left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR, kind, tip))
-        labels += _lane_labels(line.pieces, y + 12.5)
-        sides.append(text(left - 8, y + 13, names[at], 'text-anchor="end"'))
-        used, moved = int(line.used.sum()), gmem.SECTOR * int(touched.sum())
-        sides.append(text(left + 4 * sector + 8, y + 13, f"{used} of {moved}"))
+            lanes.append(svg.rect(left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR, kind, tip))
+        labels += _lane_labels(pieces, y + 12.5)
+        sides.append(svg.text(left - 8, y + 13, names[at], 'text-anchor="end"'))
+        moved = gmem.SECTOR * int(touched.sum())
+        sides.append(svg.text(right + 8, y + 13, f"{int(used.sum())} of {moved}"))
         if before is not None and at != before + 1:
-            gaps.append(f"M0 {number(y - 2)}h{number(left + 4 * sector + _LINE_RIGHT)}")
+            gaps.append(f"M0 {svg.number(y - 2)}h{svg.number(right + _LINE_RIGHT)}")
         before = at
 
-    right = left + 4 * sector
+    ticks = [f"M{svg.number(left + n * sector)} 30v5" for n in range(5)]
     body = [
-        text(left - 8, 11, "line begins", f'{_HEAD} text-anchor="end"'),
-        text(left - 8, 25, "at byte", f'{_HEAD} text-anchor="end"'),
-        text(right + 8, 11, "bytes used", _HEAD),
-        text(right + 8, 25, "of touched", _HEAD),
+        svg.text(left - 8, 11, "line begins", f'{_HEAD} text-anchor="end"'),
+        svg.text(left - 8, 25, "at byte", f'{_HEAD} text-anchor="end"'),
+        svg.text(right + 8, 11, "bytes used", _HEAD),
+        svg.text(right + 8, 25, "of touched", _HEAD),
     ]
-    heads = [
-        text(left + (n + 0.5) * sector, 11, f"sector {n}", 'text-anchor="middle"') for n in range(4)
-    ]
-    heads += [text(left + n * sector, 27, f"+{32 * n}", 'text-anchor="middle"') for n in (1, 2, 3)]
+    marks = [(n + 0.5, 11, f"sector {n}") for n in range(4)]
+    marks += [(n, 27, f"+{gmem.SECTOR * n}") for n in (1, 2, 3)]
+    middle = 'text-anchor="middle"'
+    heads = [svg.text(left + at * sector, y, word, middle) for at, y, word in marks]
     body += [
-        group(_HEAD, heads),
-        path((f"M{number(left + n * sector)} 30v5" for n in range(5)), f'stroke="{GREY}"'),
-        group('fill="#eeeeee" stroke="#aaaaaa" stroke-dasharray="3 2"', idle),
-        group('fill="#ffffff"', waste),
-        hatch(hatched),
-        group(f'stroke="{INK}" stroke-width="0.6"', lanes),
-        group(f'fill="none" stroke="{INK}" stroke-width="1.6"', sectors),
-        group(f'{CELL_TEXT} transform="translate({number(left)} 0)"', labels),
-        group(_SIDE_TEXT, sides),
-        path(gaps, f'stroke="{GREY}" stroke-dasharray="1 4"'),
+        svg.group(_HEAD, heads),
+        svg.path(ticks, f'stroke="{svg.GREY}"'),
+        svg.group('fill="#eeeeee" stroke="#aaaaaa" stroke-dasharray="3 2"', idle),
+        svg.group('fill="#ffffff"', waste),
+        svg.hatch(hatched),
+        svg.group(f'stroke="{svg.INK}" stroke-width="0.6"', lanes),
+        svg.group(f'fill="none" stroke="{svg.INK}" stroke-width="1.6"', sectors),
+        svg.group(f'{svg.CELL_TEXT} transform="translate({svg.number(left)} 0)"', labels),
+        svg.group(_SIDE_TEXT, sides),
+        svg.path(gaps, f'stroke="{svg.GREY}" stroke-dasharray="1 4"'),
     ]
     legend = [
-        Item(TINTS[0], "bytes that a lane uses, and its number", text="7"),
-        Item("#ffffff", "touched, not used", hatched=True),
-        Item("#eeeeee", "sector not touched", stroke="#aaaaaa", dashed=True),
+        svg.Item(svg.TINTS[0], "bytes that a lane uses, and its number", text="7"),
+        svg.Item("#ffffff", "touched, not used", hatched=True),
+        svg.Item("#eeeeee", "sector not touched", stroke="#aaaaaa", dashed=True),
     ]
     if gaps:
-        legend.append(Item("#ffffff", "dotted: bytes left out", stroke=GREY, dashed=True))
+        legend.append(svg.Item("#ffffff", "dotted: bytes left out", stroke=svg.GREY, dashed=True))
     size = (right + _LINE_RIGHT, top + len(lines) * _ROW)
-    return document(title, _request_caption(starts, lengths, base), body, size, legend)
+    return svg.document(title, _request_caption(starts, lengths, base), body, size, legend)
 
 
 def _request_caption(starts: np.ndarray, lengths: np.ndarray, base: int) -> list[str]:
@@ -247,62 +225,66 @@ def banks(
     ``wavefront`` the numbers of the wavefronts.
     """
     offsets = np.asarray(offsets, np.int64).ravel()
-    phases = _word_lanes(instruction, bits, offsets)
     wavefronts, distinct = smem.phase_wavefronts(smem.phase_words(instruction, bits, offsets))
     cells: dict[str, list[str]] = {"word": [], "broadcast": [], "conflict": []}
-    grid, labels, sides = [], [], []
-    hatched: list[tuple[float, float, float, float]] = []
+    grid: list[str] = []
+    labels, sides = [], []
+    hatched: list[svg.Box] = []
+    edges = range(_BANK_LEFT, _BANK_LEFT + smem.BANKS * _BANK + 1, _BANK)
     y = 34.0
-    for phase, touched in enumerate(phases):
+    for phase, touched in enumerate(_word_lanes(instruction, bits, offsets)):
         rows = int(wavefronts[0, phase])
         who = sorted({lane for lanes in touched.values() for lane in lanes})
         named = f"lanes {spans(who)}" if len(spans(who)) < 7 else f"{len(who)} lanes"
-        sides.append(text(0, y + 14, f"phase {phase}: {named if who else 'no lane'}"))
+        sides.append(svg.text(0, y + 14, f"phase {phase}: {named if who else 'no lane'}"))
         by_bank: dict[int, list[int]] = {}
         for word in sorted(touched):
             by_bank.setdefault(word % smem.BANKS, []).append(word)
-        kind = f'class="wavefront" text-anchor="end" fill="{GREY}"'
+        kind = f'class="wavefront" text-anchor="end" fill="{svg.GREY}"'
         for row in range(rows):
-            sides.append(text(_BANK_LEFT - 8, y + row * _BANK_ROW + 14, str(row), kind))
+            sides.append(svg.text(_BANK_LEFT - 8, y + row * _BANK_ROW + 14, str(row), kind))
         if rows:
-            x0, x1, y1 = _BANK_LEFT, _BANK_LEFT + smem.BANKS * _BANK, y + rows * _BANK_ROW
-            grid.append("".join(f"M{x0 + n * _BANK} {number(y)}V{number(y1)}" for n in range(33)))
-            grid.append("".join(f"M{x0} {number(y + n * _BANK_ROW)}H{x1}" for n in range(rows + 1)))
+            lines = [svg.number(y + n * _BANK_ROW) for n in range(rows + 1)]
+            grid += (f"M{x} {lines[0]}V{lines[-1]}" for x in edges)
+            grid += (f"M{edges[0]} {line}H{edges[-1]}" for line in lines)
         for bank, words in by_bank.items():
             for row, word in enumerate(words):
-                lanes = touched[word]
-                kind = "broadcast" if len(lanes) > 1 else "word"
-                x, top = _BANK_LEFT + bank * _BANK, y + row * _BANK_ROW
+                lanes, who_ = touched[word], spans(touched[word])
+                x, top = edges[bank], y + row * _BANK_ROW
+                kind = what = "broadcast" if len(lanes) > 1 else "word"
                 if len(words) > 1:
-                    kind = "conflict"
+                    kind, what = "conflict", "conflict" + " shared" * (len(lanes) > 1)
                     hatched += [(at, top, 6.0, float(_BANK_ROW)) for at in (x, x + _BANK - 6)]
-                shared = " shared" if kind == "conflict" and len(lanes) > 1 else ""
                 tip = f"bank {bank}, bytes {word * smem.WORD:,}-{word * smem.WORD + 3:,}: "
-                tip += f"lane {spans(lanes)}"
-                what = f'class="{kind}{shared}"'
-                cells[kind].append(rect(x, top, _BANK, _BANK_ROW, what, tip))
-                short = spans(lanes) if cell_width(spans(lanes)) < _BANK - 3 else f"x{len(lanes)}"
-                labels.append(text(x + _BANK / 2, top + 14, short))
+                tip += f"lane {who_}"
+                cells[kind].append(svg.rect(x, top, _BANK, _BANK_ROW, f'class="{what}"', tip))
+                short = who_ if svg.cell_width(who_) < _BANK - 3 else f"x{len(lanes)}"
+                labels.append(svg.text(x + _BANK / 2, top + 14, short))
         y += max(rows, 1) * _BANK_ROW + 8
 
-    heads = [text(_BANK_LEFT + (bank + 0.5) * _BANK, 28, str(bank)) for bank in range(smem.BANKS)]
-    centre = _BANK_LEFT + smem.BANKS * _BANK / 2
+    heads = [svg.text(x + _BANK / 2, 28, str(bank)) for bank, x in enumerate(edges[:-1])]
+    looks = {  # fill, stroke and its width
+        "word": (svg.TINTS[0], svg.INK, 0.8), "broadcast": (svg.TINTS[3], svg.INK, 2),
+        "conflict": (svg.BAD_TINT, svg.BAD, 1.2),
+    }  # fmt: skip
     body = [
-        text(centre, 11, "bank", f'{_HEAD} text-anchor="middle"'),
-        text(_BANK_LEFT - 8, 28, "wavefront", f'{_HEAD} text-anchor="end"'),
-        group(f'{CELL_TEXT} fill="{GREY}"', heads),
-        path(grid, 'stroke="#cccccc"'),
-        group(f'fill="{TINTS[0]}" stroke="{INK}" stroke-width="0.8"', cells["word"]),
-        group(f'fill="{TINTS[3]}" stroke="{INK}" stroke-width="2"', cells["broadcast"]),
-        group(f'fill="{BAD_TINT}" stroke="{BAD}" stroke-width="1.2"', cells["conflict"]),
-        hatch(hatched),
-        group(CELL_TEXT, labels),
-        group('font-size="11"', sides),
+        svg.text((edges[0] + edges[-1]) / 2, 11, "bank", f'{_HEAD} text-anchor="middle"'),
+        svg.text(_BANK_LEFT - 8, 28, "wavefront", f'{_HEAD} text-anchor="end"'),
+        svg.group(f'{svg.CELL_TEXT} fill="{svg.GREY}"', heads),
+        svg.path(grid, 'stroke="#cccccc"'),
+        *(
+            svg.group(f'fill="{fill}" stroke="{stroke}" stroke-width="{width}"', cells[kind])
+            for kind, (fill, stroke, width) in looks.items()
+        ),
+        svg.hatch(hatched),
+        svg.group(svg.CELL_TEXT, labels),
+        svg.group('font-size="11"', sides),
     ]
+    conflict = "conflict: the bank serves other words of the phase too"
     legend = [
-        Item(TINTS[0], "a word (4 bytes), and the lane that uses it", text="7"),
-        Item(TINTS[3], "word shared by n lanes", text="xn"),
-        Item(BAD_TINT, "conflict: the bank serves other words of the phase too", BAD, hatched=True),
+        svg.Item(svg.TINTS[0], "a word (4 bytes), and the lane that uses it", text="7"),
+        svg.Item(svg.TINTS[3], "word shared by n lanes", text="xn"),
+        svg.Item(svg.BAD_TINT, conflict, svg.BAD, hatched=True),
     ]
     total, ideal = int(wavefronts.sum()), int((-(-distinct // smem.BANKS)).sum())
     used, more = int((offsets >= 0).sum()), total - ideal
@@ -311,4 +293,4 @@ def banks(
         f"{counted(total, 'wavefront')} where {ideal} would do, {counted(more, 'bank conflict')}."
     )
     caption = caption if used else "No lane takes part."
-    return document(title, [caption], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)
+    return svg.document(title, [caption], body, (edges[-1] + 1, y), legend)

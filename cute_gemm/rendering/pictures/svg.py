@@ -35,6 +35,10 @@ LEAST = 334
 CELL_TEXT = f'font-family="{MONO}" font-size="10" text-anchor="middle"'
 
 
+#: x, y, width and height.
+Box = tuple[float, float, float, float]
+
+
 class Item(NamedTuple):
     """One entry of a legend: fill and stroke of its swatch, the text in it, and its label."""
 
@@ -83,8 +87,8 @@ def path(moves: Iterable[str], attributes: str) -> str:
     return f'<path d="{inner}" {attributes} fill="none"/>' if inner else ""
 
 
-def hatch(boxes: Iterable[tuple[float, float, float, float]]) -> str:
-    """Return lines at 45 degrees through boxes (x, y, width, height).
+def hatch(boxes: Iterable[Box]) -> str:
+    """Return lines at 45 degrees through boxes.
 
     They are lines, since a pattern needs an id, and ids of several pictures in a page collide.
     """

@@ -8,19 +8,7 @@ import numpy as np
 
 from cute_gemm._text import counted
 from cute_gemm.access import smem
-from cute_gemm.rendering.pictures.svg import (
-    CELL_TEXT,
-    GREY,
-    INK,
-    MONO,
-    TINTS,
-    Item,
-    boxes,
-    cell_width,
-    document,
-    group,
-    text,
-)  # fmt: skip
+from cute_gemm.rendering.pictures import svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,17 +37,18 @@ def _vector(index: np.ndarray, most: int) -> tuple[int, int]:
     return best
 
 
-def _draw_grid(
-    labels: list[list[tuple[str, str]]], fills: np.ndarray, heads: tuple[range, range]
-) -> tuple[list[str], tuple[float, float]]:
-    """Return the elements of a grid and its size in pixels.
+def _drawn(
+    title: str, captions: Iterable[str], labels: list[list[tuple[str, str]]], fills: np.ndarray,
+    heads: tuple[range, range], legend: list[svg.Item],
+) -> str:  # fmt: skip
+    """Return the picture of a grid of cells.
 
     A cell has two labels and a colour. ``fills``, int [rows, columns], are indices into ``TINTS``,
     -1 for blank; ``heads`` the numbers of rows and columns.
     """
     rows, columns = fills.shape
-    first = max((cell_width(a) for row in labels for a, _ in row), default=0)
-    second = max((cell_width(b) for row in labels for _, b in row), default=0)
+    first = max((svg.cell_width(a) for row in labels for a, _ in row), default=0)
+    second = max((svg.cell_width(b) for row in labels for _, b in row), default=0)
     one_line = columns * (first + second + 16) <= _GRID_WIDTH
     wide = max(first + second + 16 if one_line else max(first, second) + 7, 24)
     high = 19 if one_line else 30
@@ -74,37 +63,35 @@ def _draw_grid(
             places.setdefault(fill, []).append((x, y))
             if fill == -1:
                 continue
-            lines = [f"{a} {b}"] if one_line else [a, b]
-            words += (
-                text(x + wide / 2, y + 13 + 12 * n, line) for n, line in enumerate(lines) if line
-            )
-    parts = [
-        f'<path d="{boxes(where, wide, high)}" fill="{TINTS[fill] if fill >= 0 else "#ffffff"}" '
-        f'stroke="{INK if fill >= 0 else "#bbbbbb"}" stroke-width="0.7"/>'
-        for fill, where in sorted(places.items())
-    ]
-    parts.append(group(f'{CELL_TEXT} fill="{INK}"', words))
-    parts.append(text(0, 11, "mode 0 down, mode 1 across", f'font-size="11" fill="{GREY}"'))
+            for n, line in enumerate([f"{a} {b}"] if one_line else [a, b]):
+                words += [svg.text(x + wide / 2, y + 13 + 12 * n, line)] * bool(line)
+    parts = []
+    for fill, where in sorted(places.items()):
+        tint, stroke = (svg.TINTS[fill], svg.INK) if fill >= 0 else ("#ffffff", "#bbbbbb")
+        look = f'fill="{tint}" stroke="{stroke}" stroke-width="0.7"'
+        parts.append(f'<path d="{svg.boxes(where, wide, high)}" {look}/>')
+    parts.append(svg.group(f'{svg.CELL_TEXT} fill="{svg.INK}"', words))
+    parts.append(svg.text(0, 11, "mode 0 down, mode 1 across", f'font-size="11" fill="{svg.GREY}"'))
     # Leave out column numbers that would overlap.
     every = 1
-    while every * wide < cell_width(str(max(heads[1], default=0))) + 6:
+    while every * wide < svg.cell_width(str(max(heads[1], default=0))) + 6:
         every *= 2
     sides = [
-        text(left + (j + 0.5) * wide, top - 5, str(head), 'text-anchor="middle"')
-        for j, head in enumerate(heads[1])
-        if j % every == 0
+        svg.text(left + (j + 0.5) * wide, top - 5, str(heads[1][j]), 'text-anchor="middle"')
+        for j in range(0, columns, every)
     ]
     sides += [
-        text(left - 6, top + i * high + high / 2 + 4, str(head), 'text-anchor="end"')
+        svg.text(left - 6, top + i * high + high / 2 + 4, str(head), 'text-anchor="end"')
         for i, head in enumerate(heads[0])
     ]
-    parts.append(group(f'font-family="{MONO}" font-size="10" fill="{GREY}"', sides))
-    return parts, (left + columns * wide + 1, top + rows * high + 1)
+    parts.append(svg.group(f'font-family="{svg.MONO}" font-size="10" fill="{svg.GREY}"', sides))
+    size = left + columns * wide + 1, top + rows * high + 1
+    return svg.document(title, [*filter(None, captions)], parts, size, legend)
 
 
-def _swatches(names: Iterable[str], label: str) -> list[Item]:
+def _swatches(names: Iterable[str], label: str) -> list[svg.Item]:
     """Return a row of tints with names inside, and one label after the last."""
-    row = [Item(tint, "", text=name) for name, tint in zip(names, TINTS, strict=False)]
+    row = [svg.Item(tint, "", text=name) for name, tint in zip(names, svg.TINTS, strict=False)]
     return [*row[:-1], row[-1]._replace(label=label)]
 
 
@@ -150,7 +137,7 @@ def tv_layout(
 
     first, heads, (axis, width), note = _grid(cells, extents, values)
     owner, value = first // power, first % power
-    fills = np.where(first < 0, -1, owner % len(TINTS))
+    fills = np.where(first < 0, -1, owner % len(svg.TINTS))
 
     def label(thread: int, v: int) -> tuple[str, str]:
         values = f"V{v}" if width == 1 else f"V{v}-{v + width - 1}"
@@ -158,19 +145,18 @@ def tv_layout(
 
     holds = zip(np.where(first < 0, -1, owner).tolist(), value.tolist(), strict=True)
     labels = [list(map(label, *row)) for row in holds]
-    body, size = _draw_grid(labels, fills, heads)
     caption = f"{counted(threads, 'thread')}, {counted(values, 'value')} each, on a tile of "
     caption += f"{extents[0]}x{extents[1]}."
     if width > 1:
         caption += f" A cell is {width} elements along mode {axis}."
     if holders.max(initial=0) > 1:
         caption += f" Up to {holders.max()} threads hold the same element; one is named."
-    legend = [Item("#ffffff", "thread and its values", text="T0 V0")]
-    kinds = min(threads, len(TINTS))
+    legend = [svg.Item("#ffffff", "thread and its values", text="T0 V0")]
+    kinds = min(threads, len(svg.TINTS))
     legend += _swatches(map(str, range(kinds)), "thread mod 8")
     if (fills == -1).any():
-        legend.append(Item("#ffffff", "no thread", stroke="#bbbbbb"))
-    return document(title, [caption, note] if note else [caption], body, size, legend)
+        legend.append(svg.Item("#ffffff", "no thread", stroke="#bbbbbb"))
+    return _drawn(title, (caption, note), labels, fills, heads, legend)
 
 
 def shared_layout(
@@ -188,13 +174,12 @@ def shared_layout(
     bank = first * element_bits // 8 // smem.WORD % smem.BANKS
     cells = zip(first.tolist(), bank.tolist(), strict=True)
     labels = [[(str(at), f"b{b}") for at, b in zip(*row, strict=True)] for row in cells]
-    body, size = _draw_grid(labels, bank // 4, heads)
     caption = f"{layout}, {element_bits}-bit elements."
     if width > 1:
         size_ = width * element_bits // 8
         caption += f" A cell is {width} elements ({size_} bytes) along mode {axis}"
         caption += ", numbered by the first."
     caption += " Cells of one colour lie in the same banks."
-    legend = [Item("#ffffff", "offset in elements, and its bank", text="72 b4")]
-    legend += _swatches((f"{4 * n}-{4 * n + 3}" for n in range(len(TINTS))), "banks")
-    return document(title, [caption, note] if note else [caption], body, size, legend)
+    legend = [svg.Item("#ffffff", "offset in elements, and its bank", text="72 b4")]
+    legend += _swatches((f"{4 * n}-{4 * n + 3}" for n in range(len(svg.TINTS))), "banks")
+    return _drawn(title, (caption, note), labels, bank // 4, heads, legend)
