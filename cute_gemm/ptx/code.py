@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.errors import PtxError, shown
-from cute_gemm.ptx.follow import Rule
+from cute_gemm.ptx.follow import Rule, whole
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import PARAMETERS
 from cute_gemm.ptx.parser import (
@@ -62,7 +62,7 @@ class Code:
         #: Results of memory instructions about base registers (`AddressOperand`).
         self.known: dict[Any, tuple[Any, ...]] = {}
         #: For the translated instruction: results, each with the rule for its undefined bits and
-        #: their sources; without a rule all bits or none are undefined.
+        #: its sources.
         self.rules: list[tuple[int, Rule, list[Source]]] = []
         self._constants: dict[tuple[Any, bytes], int] = {}
 
@@ -173,9 +173,8 @@ class Code:
         follow: Rule | None = None,
     ) -> Step:  # fmt: skip
         """Return a function that sets a register; ``result``: dtype of ``function``'s result."""
-        if follow is not None:
-            self.rules.append((register.slot, follow, sources))
         values, to, stored = self.values, register.slot, STORED[register.type]
+        self.rules.append((to, follow or whole(stored), sources))
         if stored is not result or any(source.view is not None for source in sources):
 
             def viewed() -> None:

@@ -25,7 +25,6 @@ from cute_gemm.ptx.flow import (
     in_flight,
     is_barrier,
     may_wait,
-    registers,
     results,
     sources,
     target,
@@ -35,7 +34,7 @@ from cute_gemm.ptx.follow import every, unsigned
 from cute_gemm.ptx.machine import Piece, Step
 from cute_gemm.ptx.parser import Immediate, Instruction
 from cute_gemm.ptx.synchronise import waited
-from cute_gemm.ptx.undefined import demand, followed, possible, ruled
+from cute_gemm.ptx.undefined import demand, followed, possible
 from cute_gemm.ptx.waiting import WaitingMachine
 
 _ENDS = ("bra", "ret", "exit")
@@ -126,8 +125,8 @@ class Program:
         if not accumulators(inst):  # a wait sets these
             slots = tuple(register.slot for register in results(inst))
             step = self._apart(inst, step)
-        if inst.op[0] not in _LOOKING and set(slots) & self._followed:
-            step = self._follow(inst, step)
+        if code.rules and set(slots) & self._followed:
+            step = followed(machine, step, code.rules)
         if inst.guard is not None:
             piece.append(self._guarded(inst, step, slots))
         else:
@@ -153,15 +152,6 @@ class Program:
         step, piece.wait = waited(self.code, inst)
         if step is not None:
             piece.append(step)
-
-    def _follow(self, inst: Instruction, step: Step) -> Step:
-        """Return a step that also propagates undefined bits."""
-        code, machine = self.code, self.machine
-        if code.rules:
-            return ruled(machine, step, code.rules)
-        written, others = results(inst), inst.operands[1:]
-        read = tuple({x.slot: None for x in registers(others) if x.slot in self._followed})
-        return followed(machine, step, read, tuple((x.slot, STORED[x.type]) for x in written))
 
     def _guarded(self, inst: Instruction, step: Step, slots: tuple[int, ...]) -> Step:
         """Execute an instruction in lanes whose predicate is true."""
