@@ -20,7 +20,6 @@ from cute_gemm.ptx.parser import (
     Variable,
 )
 from cute_gemm.ptx.places import AddressOperand
-from cute_gemm.ptx.undefined import demand
 
 #: Parts of opcodes for cache policy, memory order and scope, which have no effect here.
 _HINTS = frozenset(
@@ -185,7 +184,7 @@ def _st(code: Code, inst: Instruction) -> Step:
             if watched:
                 place.put(machine.shared.undefined.view(bits), places + step, lost.astype(bits))
             else:
-                demand(machine, inst, slot, "the stored value")
+                machine.demand(inst, slot, "the stored value")
 
     return store
 
@@ -227,8 +226,8 @@ def _copy(code: Code, inst: Instruction) -> Step:
         # Always a mask, since pending copies are stored by lane.
         before, machine.mask = machine.mask, machine.lanes()
         if size is not None:
-            demand(machine, inst, size, "the size")
-        sizes = None if size is None else np.broadcast_to(values[size], machine.shape)
+            machine.demand(inst, size, "the size")
+        sizes = None if size is None else machine.full(values[size])
         offsets = to.writes(True, flying=True)
         if sizes is None or (sizes[machine.mask] == count).all():
             data = machine.memory.view(unit).take(source.reads(False) // count)

@@ -15,7 +15,6 @@ from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import BYTES, Instruction, Name
 from cute_gemm.ptx.places import AddressOperand
-from cute_gemm.ptx.undefined import demand
 
 #: Functions of the old value and the operand.
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -54,13 +53,11 @@ def _atom(code: Code, inst: Instruction) -> Step:
 
     def take_turns() -> None:
         for source in sources:
-            demand(machine, inst, source.slot, "its operand")
+            machine.demand(inst, source.slot, "its operand")
         before, machine.mask = machine.mask, machine.lanes()
         places = place.writes(False, atomic=True) // BYTES[kind]
         view = machine.memory.view(dtype)
-        columns = [
-            np.broadcast_to(code.read(source), machine.shape)[machine.mask] for source in sources
-        ]
+        columns = [machine.each(code.read(source)) for source in sources]
         old = np.empty(len(places), dtype)
         for turn, index in enumerate(places):
             old[turn] = view[index]

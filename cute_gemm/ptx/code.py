@@ -15,9 +15,10 @@ import numpy as np
 from cute_gemm.errors import PtxError, shown
 from cute_gemm.ptx.follow import Rule, whole
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import PARAMETERS
+from cute_gemm.ptx.memory import PARAMETERS, SHARED_WINDOW, Array
 from cute_gemm.ptx.parser import (
     BYTES,
+    Address,
     Immediate,
     Instruction,
     Kernel,
@@ -197,6 +198,26 @@ class Code:
             values[to] = function(*[values[slot] for slot in slots])
 
         return several
+
+
+class Lanewise:
+    """An operand as a number per executing lane; for an address, one in shared memory."""
+
+    def __init__(self, code: Code, inst: Instruction, operand: Operand, kind: str = "u32") -> None:
+        self.machine, self.inst, self.offset = code.machine, inst, 0
+        if isinstance(operand, Address):
+            self.offset, operand = operand.offset, operand.base
+            wide = isinstance(operand, Register) and operand.type in ("u64", "s64", "b64")
+            kind = "u64" if wide else kind
+        self.slot = code.source(inst, operand, kind).slot
+
+    def __call__(self, what: str = "its address") -> Array:
+        """Return the numbers, one per lane; fault if one is undefined."""
+        self.machine.demand(self.inst, self.slot, what)
+        values = self.machine.each(self.machine.values[self.slot]).astype(np.int64)
+        if values.size and values.min() >= SHARED_WINDOW:
+            values = values - SHARED_WINDOW
+        return values + self.offset
 
 
 def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:

@@ -30,6 +30,10 @@ class Lanes:
         """Return the mask of executing lanes at full size."""
         return self.full(self.mask)
 
-    def full(self, mask: Array | None) -> Array:
-        """Return a mask at full size; None stands for all lanes."""
-        return np.broadcast_to(True if mask is None else mask, self.shape)
+    def full(self, values: Array | None) -> Array:
+        """Return values, or a mask, at full size; None stands for all lanes."""
+        return np.broadcast_to(True if values is None else values, self.shape)
+
+    def each(self, values: Array) -> Array:
+        """Return values of the executing lanes, CTA by CTA."""
+        return self.full(values)[self.lanes()]

@@ -216,14 +216,19 @@ class Machine(Lanes):
         """Raise a fault for the first lane of ``bad``, if any, with its address."""
         if not bad.any():
             return
-        bad = np.broadcast_to(bad, self.shape)
-        cta, thread = (int(x) for x in np.argwhere(bad)[0])
+        cta, thread = (int(x) for x in np.argwhere(self.full(bad))[0])
         where = ""
         if address is not None:
-            value = int(np.broadcast_to(address, self.shape)[cta, thread])
+            value = int(self.full(address)[cta, thread])
             where = f" at address {value:#x}"
             what = what.replace("{near}", self.memory.near(value - GLOBAL))
         raise inst.fault(kind, f"CTA {self.name(cta)}, thread {thread}{where}: {what}")
+
+    def demand(self, inst: Instruction, slot: int, what: str) -> None:
+        """Fault if a value that matters is undefined in an executing lane."""
+        if (bits := self.undefined[slot]) is not None:
+            came = "depends on a register or shared memory that no thread has set"
+            self.fault(inst, "uninitialised", f"{what} {came}", (bits != 0) & self.lanes())
 
     def number(self, rows: Any) -> Any:
         """Return the numbers of CTAs of the batch, from 1; those of a cluster share one."""

@@ -10,7 +10,6 @@ from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.memory import GLOBAL, SHARED_WINDOW, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import BYTES, Address, Instruction, Name, Operand, Register
-from cute_gemm.ptx.undefined import demand
 
 #: Faults of a read or a write of shared memory, as text.
 _WRONG = {
@@ -38,9 +37,8 @@ class AddressOperand:
         self.slot = code.source(inst, base, "u32" if self.narrow else "u64").slot
         if space == "" and isinstance(base, Name) and base.name in code.kernel.shared:
             self.slot = code.constant(code.address_of(base.name) + SHARED_WINDOW, np.uint64)
-        self.code, self.inst, self.width, self.space = code, inst, width, space
-        self.machine = code.machine
-        self.index = code.index
+        self.inst, self.width, self.space = inst, width, space
+        self.machine, self.index = code.machine, code.index
         self.known: dict[Any, tuple[Any, ...]] = code.known
 
     # ---- addresses -----------------------------------------------------------------------------
@@ -60,10 +58,7 @@ class AddressOperand:
 
     def _executing(self, values: Array) -> Array:
         """Return values of executing lanes."""
-        machine = self.machine
-        if machine.mask is None:
-            return values
-        return np.asarray(np.broadcast_to(values, machine.shape)[machine.lanes()])
+        return values if self.machine.mask is None else self.machine.each(values)
 
     def addresses(self) -> Array:
         """Return the addresses of all lanes as in the text."""
@@ -77,8 +72,7 @@ class AddressOperand:
         machine = self.machine
         if not shared:
             machine.check_dependency(self.inst)
-        if machine.undefined[self.slot] is not None:
-            demand(machine, self.inst, self.slot, "its address")
+        machine.demand(self.inst, self.slot, "its address")
         values = machine.values[self.slot]
         known = self.known.get((self.slot, shared))
         if known is None or known[0] is not values or known[1] is not machine.mask:

@@ -34,7 +34,7 @@ from cute_gemm.ptx.follow import every, unsigned
 from cute_gemm.ptx.machine import Piece, Step
 from cute_gemm.ptx.parser import Immediate, Instruction
 from cute_gemm.ptx.synchronise import waited
-from cute_gemm.ptx.undefined import demand, followed, possible
+from cute_gemm.ptx.undefined import followed, possible
 from cute_gemm.ptx.waiting import WaitingMachine
 
 _ENDS = ("bra", "ret", "exit")
@@ -167,7 +167,7 @@ class Program:
                 execute()
                 return
             if not registers_alone:
-                demand(machine, inst, slot, "its predicate")
+                machine.demand(inst, slot, "its predicate")
             execute()
             for to in slots if registers_alone else ():
                 bits, old = every(lost & machine.lanes(), values[to].dtype), machine.undefined[to]
@@ -205,7 +205,7 @@ class Program:
         if slot in self._followed:
 
             def look() -> None:
-                demand(machine, inst, slot, "the branch")
+                machine.demand(inst, slot, "the branch")
 
             piece.append(look)
 
@@ -224,7 +224,7 @@ class Program:
             values = code.values
 
             def reduce() -> None:
-                demand(machine, inst, source, "the reduced value")
+                machine.demand(inst, source, "the reduced value")
                 # Ended threads take no part.
                 whole = np.where(machine.lanes(), values[source], what[1] == "and")
                 machine.set(to.slot, together(whole, axis=1, keepdims=True))

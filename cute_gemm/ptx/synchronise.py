@@ -8,9 +8,8 @@ import numpy as np
 
 from cute_gemm.ptx.barriers import REMOTE, Barriers
 from cute_gemm.ptx.cluster import machine_of
-from cute_gemm.ptx.code import Code, opcode, translator_of
+from cute_gemm.ptx.code import Code, Lanewise, opcode, translator_of
 from cute_gemm.ptx.flow import results
-from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step, Wait
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Name
@@ -127,7 +126,7 @@ def _acquire(code: Code, inst: Instruction) -> Wait:
     Lanes that only wait read again when no other lane continues (`WaitingMachine`): they may do
     something else if nothing changes.
     """
-    machine, values = machine_of(code), code.values
+    machine = machine_of(code)
     (to,) = results(inst)
     translator = translator_of(inst)
     assert translator is not None
@@ -135,7 +134,7 @@ def _acquire(code: Code, inst: Instruction) -> Wait:
     last: dict[tuple[int, int], tuple[int, int]] = {}
 
     def values_read() -> list[int]:
-        return np.broadcast_to(values[to.slot], machine.shape)[machine.lanes()].tolist()
+        return machine.each(machine.values[to.slot]).tolist()
 
     def poll() -> Array:
         machine.keep((to.slot,), load)

@@ -19,7 +19,7 @@ from cute_gemm.ptx.flow import results, sources
 from cute_gemm.ptx.follow import Pair, Rule, unsigned
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import Array
-from cute_gemm.ptx.parser import Instruction, Kernel
+from cute_gemm.ptx.parser import Kernel
 
 
 def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
@@ -39,16 +39,6 @@ def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
             if read & slots:
                 slots |= written
     return frozenset(slots)
-
-
-def demand(machine: Machine, inst: Instruction, slot: int, what: str) -> None:
-    """Fault if a value that matters is undefined in an executing lane."""
-    bits = machine.undefined[slot]
-    if bits is None:
-        return
-    bad = bits != 0 if machine.mask is None else (bits != 0) & machine.mask
-    came = "depends on a register or shared memory that no thread has set"
-    machine.fault(inst, "uninitialised", f"{what} {came}", bad)
 
 
 def followed(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]) -> Step:

@@ -19,12 +19,11 @@ from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import WARP, Array, Bytes
 from cute_gemm.ptx.parser import Instruction, Operand, Register
 from cute_gemm.ptx.places import AddressOperand
-from cute_gemm.ptx.undefined import demand
 
 
 def _by_warp(machine: Machine, values: Array) -> Array:
     """Return values of all lanes, (warps, 32), whole and contiguous."""
-    return np.ascontiguousarray(np.broadcast_to(values, machine.shape)).reshape(-1, WARP)
+    return np.ascontiguousarray(machine.full(values)).reshape(-1, WARP)
 
 
 # Shuffles -----------------------------------------------------------------------------------------
@@ -45,7 +44,7 @@ def _shfl(code: Code, inst: Instruction) -> Step:
 
     def shuffle() -> None:
         for source in sources[1:]:
-            demand(machine, inst, source.slot, "the shuffled value")
+            machine.demand(inst, source.slot, "the shuffled value")
         value, by, clamp, members = (
             _by_warp(machine, values[source.slot].view(np.uint32)).astype(np.int64)
             for source in sources
@@ -82,7 +81,7 @@ def _bits(lanes: Array) -> Array:
 def _members(code: Code, inst: Instruction, source: Source) -> Array:
     """Return the lanes in each lane's mask, (warps, 32, 32); faults are those of `_named_lanes`."""
     machine = code.machine
-    demand(machine, inst, source.slot, "its mask")
+    machine.demand(inst, source.slot, "its mask")
     named = _by_warp(machine, code.values[source.slot]).astype(np.int64)
     _named_lanes(machine, inst, named)
     # Lanes that execute with one mask have the same lanes in it.

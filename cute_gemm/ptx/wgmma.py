@@ -37,7 +37,6 @@ from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
 from cute_gemm.ptx.record import Recorder
-from cute_gemm.ptx.undefined import demand
 from cute_gemm.ptx.warps import FACTORS, rounded
 
 #: Threads of a warp group, its warps, and the rows of an instruction.
@@ -201,7 +200,7 @@ class Products:
         row, word = thread // 32 * 16 + thread % 32 // 4, thread % 4
         words = np.empty((_ROWS, _BYTES // 4), np.uint32)
         for i, slot in enumerate(own):
-            values = np.broadcast_to(machine.values[slot], machine.shape)[cta, threads]
+            values = machine.full(machine.values[slot])[cta, threads]
             words[row + i % 2 * 8, word + i // 2 * 4] = np.ascontiguousarray(values).view(np.uint32)
         return np.asarray(FACTORS[kind].numbers(words)).reshape(_ROWS, -1)
 
@@ -258,8 +257,7 @@ class Products:
         places = sorted({(product.cta, product.group) for product in products})
         ctas, groups = (np.array(x) for x in zip(*places, strict=True))
         whole = [
-            np.broadcast_to(machine.values[slot], machine.shape).reshape(machine.ctas, -1, _GROUP)
-            for slot in slots
+            machine.full(machine.values[slot]).reshape(machine.ctas, -1, _GROUP) for slot in slots
         ]
         elements = np.stack([each[ctas, groups] for each in whole], axis=-1)
         stored = elements.dtype
@@ -296,7 +294,7 @@ class Products:
             machine.values[slot] = new.reshape(machine.shape)
             lost = machine.undefined[slot]
             if lost is not None:
-                bits = np.broadcast_to(lost, machine.shape).copy()
+                bits = machine.full(lost).copy()
                 bits.reshape(machine.ctas, -1, _GROUP)[ctas[fresh], groups[fresh]] = 0
                 machine.undefined[slot] = bits if bits.any() else None
 
@@ -365,9 +363,9 @@ def _mma(code: Code, inst: Instruction) -> Step:
 
     def start() -> None:
         for slot in (*(source.slot for source in (*words, scale)), *own):
-            demand(machine, inst, slot, "a descriptor, a scale or a row")
-        read = [np.broadcast_to(values[x.slot], machine.shape) for x in words]
-        adds = np.broadcast_to(values[scale.slot], machine.shape)
+            machine.demand(inst, slot, "a descriptor, a scale or a row")
+        read = [machine.full(values[x.slot]) for x in words]
+        adds = machine.full(values[scale.slot])
         descriptors = np.stack(read).astype(np.uint64)
         machine.products.start(inst, slots, (kind, other), factors, descriptors, adds, index, own)
 
