@@ -90,7 +90,7 @@ def _ld(code: Code, inst: Instruction) -> Step:
 
     def load() -> None:
         shared = place.shared()
-        places = place.reads(shared)
+        places = place.accessed(shared)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         holes = watched and machine.shared.holes(places, place.width)
@@ -167,7 +167,7 @@ def _st(code: Code, inst: Instruction) -> Step:
 
     def store() -> None:
         shared = place.shared()
-        places = place.writes(shared)
+        places = place.accessed(shared, True)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         if watched:
@@ -228,9 +228,9 @@ def _copy(code: Code, inst: Instruction) -> Step:
         if size is not None:
             machine.demand(inst, size, "the size")
         sizes = None if size is None else machine.full(values[size])
-        offsets = to.writes(True, flying=True)
+        offsets = to.accessed(True, True, flying=True)
         if sizes is None or (sizes[machine.mask] == count).all():
-            data = machine.memory.view(unit).take(source.reads(False) // count)
+            data = machine.memory.view(unit).take(source.accessed(False) // count)
         else:
             data = _some(source, sizes, count, unit)
         machine.copies.start(machine.mask, offsets, data)
@@ -254,7 +254,7 @@ def _some(source: AddressOperand, sizes: Array, count: int, unit: Any) -> Array:
         machine.mask = lanes
         # Check whole units, or single bytes.
         if size == count:
-            read = source.reads(False, noted=False)
+            read = source.accessed(False, noted=False)
             data[lanes] = machine.memory.view(unit).take(read // count)
         elif size:
             raw[lanes, :size] = source.bytes(int(size))

@@ -55,7 +55,7 @@ def _atom(code: Code, inst: Instruction) -> Step:
         for source in sources:
             machine.demand(inst, source.slot, "its operand")
         before, machine.mask = machine.mask, machine.lanes()
-        places = place.writes(False, atomic=True) // BYTES[kind]
+        places = place.accessed(False, True, atomic=True) // BYTES[kind]
         view = machine.memory.view(dtype)
         columns = [machine.each(code.read(source)) for source in sources]
         old = np.empty(len(places), dtype)

@@ -8,7 +8,7 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import Code
-from cute_gemm.ptx.memory import GLOBAL, SHARED_WINDOW, Array, Bytes, Wrong
+from cute_gemm.ptx.memory import GLOBAL, SHARED_WINDOW, Array, Bytes
 from cute_gemm.ptx.parser import BYTES, Address, Instruction, Name, Operand, Register
 
 #: Faults of a read or a write of shared memory, as text.
@@ -154,45 +154,36 @@ class AddressOperand:
         """Return the memory that the offsets index."""
         return self.machine.shared if shared else self.machine.memory
 
-    def reads(self, shared: bool, noted: bool = True) -> Array:
-        """Return `offsets` of a read; ``noted``: whether the recorder notes it."""
-        machine = self.machine
-        offsets = self.offsets(shared, False)
-        if not shared:
-            bad = machine.memory.loaded(offsets, self._ctas(), self.width)
-            self._fault(bad, "race", OTHERS)
-        elif machine.shared.watched:
-            own = self._executing(machine.shared.own)
-            self._judge(machine.shared.reading(offsets, own, self.width))
-        if noted:
-            self.note(shared, False)
-        return offsets
+    def accessed(
+        self, shared: bool, store: bool = False, *, noted: bool = True, flying: bool = False,
+        atomic: bool = False,
+    ) -> Array:  # fmt: skip
+        """Return `offsets` of an access; fault if it is a race.
 
-    def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
-        """Return `offsets` of a write; ``flying``: of an asynchronous copy."""
+        ``noted``: whether the recorder notes it; ``flying``: whether it is an asynchronous copy.
+        """
         machine = self.machine
-        machine.moved = machine.steps
-        offsets = self.offsets(shared, True)
+        if store:
+            machine.moved = machine.steps
+        offsets = self.offsets(shared, store)
         if not shared and not atomic:
-            bad = machine.memory.stored(offsets, self._ctas(), self.width)
+            others = machine.memory.stored if store else machine.memory.loaded
+            numbers = machine.number(np.arange(machine.ctas, dtype=np.int32)[:, None])
+            bad = others(offsets, self._executing(numbers), self.width)
             self._fault(bad, "race", OTHERS)
         elif shared and machine.shared.watched:
             own = self._executing(machine.shared.own)
-            self._judge(machine.shared.writing(offsets, own, self.width, flying))
-        self.note(shared, True)
+            if store:
+                wrong = machine.shared.writing(offsets, own, self.width, flying)
+            else:
+                wrong = machine.shared.reading(offsets, own, self.width)
+            if wrong is not None:
+                bad, what = wrong
+                kind = "in flight" if what == "being read" else what
+                self._fault(bad, kind, f"{what}: {_WRONG[what]}")
+        if noted:
+            self.note(shared, store)
         return offsets
-
-    def _ctas(self) -> Array:
-        """Return numbers, from 1 on, of CTAs or clusters of the executing lanes."""
-        numbers = self.machine.number(np.arange(self.machine.ctas, dtype=np.int32))
-        return self._executing(numbers[:, None])
-
-    def _judge(self, wrong: Wrong | None) -> None:
-        """Raise the fault of an access to shared memory."""
-        if wrong is not None:
-            bad, what = wrong
-            kind = "in flight" if what == "being read" else what
-            self._fault(bad, kind, f"{what}: {_WRONG[what]}")
 
     def bytes(self, count: int) -> Array:
         """Return the first bytes of global memory at each lane's address, (lanes, count)."""

@@ -192,7 +192,7 @@ def _rows(place: AddressOperand, number: int, store: bool) -> tuple[Array, Array
     warps = machine.whole(place.inst, WARP, "warp").reshape(-1)
     before = machine.mask
     machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-    offsets = place.writes(True) if store else place.reads(True)
+    offsets = place.accessed(True, store)
     machine.mask = before
     return warps, offsets
 
