@@ -19,6 +19,8 @@ from cute_gemm.ptx.parser import Instruction
 #: From this bit on, an address in shared memory of another CTA of the cluster has its rank, plus 1.
 REMOTE = 24
 _BYTES = 8
+#: A barrier's CTA, its address there, and the thread (`OrderedMemory.own`) that names it.
+Place = tuple[int, int, int]
 
 
 @dataclass(eq=False)
@@ -71,8 +73,8 @@ class Barriers:
 
     # ---- places --------------------------------------------------------------------------------
 
-    def places(self, inst: Instruction, addresses: Array) -> list[tuple[int, int, int]]:
-        """Return CTA, address in it and thread (`OrderedMemory.own`) of each executing lane."""
+    def places(self, inst: Instruction, addresses: Array) -> list[Place]:
+        """Return the barrier that each executing lane names."""
         machine = self.machine
         ctas = np.nonzero(machine.lanes())[0]
         rank, size = addresses >> REMOTE, machine.cluster
@@ -93,8 +95,9 @@ class Barriers:
         who = self.machine.who(self.machine.lanes())
         return inst.fault(kind, f"{who}{where}: {what}")
 
-    def make(self, inst: Instruction, cta: int, address: int, thread: int, count: int) -> None:
+    def make(self, inst: Instruction, place: Place, count: int) -> None:
         """Execute ``mbarrier.init``."""
+        cta, address, thread = place
         if count < 1:
             raise self.fault(inst, "barrier", f"its count is {count}", address)
         clocks = self.machine.shared.clocks
@@ -109,15 +112,14 @@ class Barriers:
             cta, address, column, count, count, clocks.nothing(), init
         )
 
-    def drop(self, inst: Instruction, cta: int, address: int, thread: int) -> None:
+    def drop(self, inst: Instruction, place: Place) -> None:
         """Execute ``mbarrier.inval``."""
-        self.at(inst, cta, address, thread)
-        del self._barriers[cta, address]
+        self.at(inst, place)
+        del self._barriers[place[:2]]
 
-    def at(
-        self, inst: Instruction, cta: int, address: int, thread: int, proxy: bool = False
-    ) -> Barrier:
-        """Return the barrier at an address, seen by the warp; ``proxy``: for a bulk copy."""
+    def at(self, inst: Instruction, place: Place, proxy: bool = False) -> Barrier:
+        """Return the barrier at a place, seen by the warp; ``proxy``: for a bulk copy."""
+        cta, address, thread = place
         row = thread // WARP
         barrier = self._barriers.get((cta, address))
         if barrier is None:
@@ -133,12 +135,10 @@ class Barriers:
 
     # ---- operations ----------------------------------------------------------------------------
 
-    def arrive(
-        self, inst: Instruction, place: tuple[int, int, int], count: int, bytes_: int
-    ) -> None:
+    def arrive(self, inst: Instruction, place: Place, count: int, bytes_: int = 0) -> None:
         """Count arrivals, and expect bytes."""
         cta, address, thread = place
-        barrier = self.at(inst, cta, address, thread)
+        barrier = self.at(inst, place)
         clocks = self.machine.shared.clocks
         row, lane = divmod(thread, WARP)
         if cta != row // clocks.warps:
@@ -169,13 +169,13 @@ class Barriers:
         places = self.places(inst, addresses)
         go = []
         for first in np.flatnonzero(same).tolist():
-            cta, address, thread = places[first]
-            barrier = self.at(inst, cta, address, thread)
+            place = places[first]
+            barrier = self.at(inst, place)
             free = barrier.phase % 2 != int(waits[first, 2])
             if free:
-                machine.shared.clocks.take(np.array([thread // WARP]), barrier.done)
+                machine.shared.clocks.take(np.array([place[2] // WARP]), barrier.done)
             else:
-                self.wanted.add((cta, address))
+                self.wanted.add(place[:2])
             go.append(free)
         return np.array(go, bool)[group]
 

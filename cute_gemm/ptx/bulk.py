@@ -327,7 +327,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
                 what = f"its mask {mask:#x} names no CTA of the cluster's {size}"
                 raise machine.barriers.fault(inst, "out of bounds", what)
             for target in targets:
-                known = machine.barriers.at(inst, target, its, asking, proxy=True)
+                known = machine.barriers.at(inst, (target, its, asking), proxy=True)
                 if target != row // machine.shared.clocks.warps:
                     machine.barriers.visit(inst, target, row)
                 counts = target == targets[0]

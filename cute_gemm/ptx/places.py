@@ -97,9 +97,8 @@ class AddressOperand:
 
     def _relative(self, values: Array, shared: bool) -> Array:
         """Return signed 64-bit offsets in their space."""
-        if not shared:
-            return values.astype(np.int64) - GLOBAL
-        return values.astype(np.int64) - (0 if self.space else SHARED_WINDOW)
+        window = 0 if self.space else SHARED_WINDOW
+        return values.astype(np.int64) - (window if shared else GLOBAL)
 
     def _carefully(self, shared: bool, write: bool) -> Array:
         """Check the offsets by lane; a fault names the first illegal one."""
