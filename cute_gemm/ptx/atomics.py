@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.approximate import flushed
 from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import BYTES, Instruction, Name
 from cute_gemm.ptx.places import AddressOperand
+from cute_gemm.ptx.scalars import flushed
 
 #: Functions of the old value and the operand.
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {

@@ -9,7 +9,6 @@ from cute_gemm.errors import PtxError
 # The translators register themselves.
 from cute_gemm.ptx import (  # noqa: F401
     access,
-    approximate,
     arithmetic,
     atomics,
     bulk,
