@@ -230,14 +230,11 @@ class Bulk:
 
     def wait(self, inst: Instruction, left: int) -> None:
         """Complete the stores of executing lanes except those of the last ``left`` groups."""
-        lanes, waiting = self.machine.lanes(), []
-        for copy in self._stores:
-            place = copy.cta, copy.thread
-            if lanes[place] and copy.group < self._committed[place] - left:
-                self._leave(copy)
-            else:
-                waiting.append(copy)
-        self._stores = waiting
+        ends = np.where(self.machine.lanes(), self._committed - left, 0)
+        done = [copy for copy in self._stores if copy.group < ends[copy.cta, copy.thread]]
+        self._stores = [copy for copy in self._stores if copy not in done]
+        for copy in done:
+            self._leave(copy)
 
     def _leave(self, copy: _Copy) -> None:
         machine, shared = self.machine, self.machine.shared

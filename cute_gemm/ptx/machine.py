@@ -143,10 +143,8 @@ class Machine(Lanes):
 
     def alive(self) -> Array:
         """Return the lanes that have not ended."""
-        lanes_alive = self.lanes().copy()
-        for mask in (*self.ready.values(), *self.parked.values()):
-            lanes_alive |= self.full(mask)
-        return lanes_alive
+        masks = self.mask, *self.ready.values(), *self.parked.values()
+        return np.logical_or.reduce([self.full(mask) for mask in masks])
 
     def who(self, lanes: Array) -> str:
         """Return lanes as text: the warps of the first CTA among them."""

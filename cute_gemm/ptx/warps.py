@@ -78,16 +78,6 @@ def _bits(lanes: Array) -> Array:
     return np.asarray((lanes.astype(np.int64) << np.arange(WARP)).sum(axis=-1, keepdims=True))
 
 
-def _members(code: Code, inst: Instruction, source: Source) -> Array:
-    """Return the lanes in each lane's mask, (warps, 32, 32); faults are those of `_named_lanes`."""
-    machine = code.machine
-    machine.demand(inst, source.slot, "its mask")
-    named = _by_warp(machine, code.values[source.slot]).astype(np.int64)
-    _named_lanes(machine, inst, named)
-    # Lanes that execute with one mask have the same lanes in it.
-    return (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
-
-
 def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     """Fault if executing lanes name members that do not execute."""
     lanes = machine.lanes().reshape(-1, WARP)
@@ -97,14 +87,40 @@ def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     machine.together()
 
 
+def _reduced(
+    code: Code, inst: Instruction, kind: str, result: Callable[[Array, Array], Array],
+    undefined: Callable[[Array, Array, Array], Array],
+) -> Step:  # fmt: skip
+    """Set the first operand to a function of the values of the lanes in each lane's mask.
+
+    ``result`` gets the values, (warps, 1, 32), and these lanes, (warps, 32, 32); ``undefined`` also
+    gets the undefined bits of the values. Both return (warps, 32).
+    """
+    first, operand, mask = inst.operands
+    to = code.register(inst, first, inst.op[-1])
+    value, members = code.source(inst, operand, kind), code.source(inst, mask, "b32")
+    machine = code.machine
+
+    def reduce() -> None:
+        machine.demand(inst, members.slot, "its mask")
+        named = _by_warp(machine, code.values[members.slot]).astype(np.int64)
+        _named_lanes(machine, inst, named)
+        # Lanes that execute with one mask have the same lanes in it.
+        inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
+        each = _by_warp(machine, code.read(value))[:, None, :]
+        lost = machine.undefined[value.slot]
+        if lost is not None:
+            lost = undefined(each, _by_warp(machine, lost)[:, None, :], inside)
+            lost = lost.reshape(machine.shape)
+        machine.set(to.slot, result(each, inside).reshape(machine.shape), lost)
+
+    return reduce
+
+
 @opcode("vote", parts=r"sync\.((all|any|uni)\.pred|ballot\.b32)")
 def _vote(code: Code, inst: Instruction) -> Step:
     """Translate ``vote.sync`` (PTX ISA, 9.7.13.10), on the predicates of the lanes in its mask."""
     mode = inst.op[2]
-    to = code.register(inst, inst.operands[0], inst.op[-1])
-    predicate = code.source(inst, inst.operands[1], "pred")
-    members = code.source(inst, inst.operands[2], "b32")
-    machine, values = code.machine, code.values
 
     def result(each: Array, inside: Array) -> Array:
         if mode == "ballot":
@@ -115,23 +131,15 @@ def _vote(code: Code, inst: Instruction) -> Step:
     def undefined(each: Array, lost: Array, inside: Array) -> Array:
         """Return where other values of undefined bits give another result."""
         if mode == "ballot":
-            return result(lost, inside).reshape(machine.shape)
+            return result(lost, inside)
         least, most = (result(x, inside) for x in (each & ~lost, each | lost))
         bits = least ^ most
         if mode == "uni":
             could = ~((each & ~lost & inside).any(axis=2) & (~each & ~lost & inside).any(axis=2))
             bits = could & (lost & inside).any(axis=2) & (inside.sum(axis=2) > 1)
-        return bits.reshape(machine.shape)
+        return bits
 
-    def vote() -> None:
-        inside = _members(code, inst, members)
-        each = _by_warp(machine, values[predicate.slot])[:, None, :]
-        lost = machine.undefined[predicate.slot]
-        if lost is not None:
-            lost = undefined(each, _by_warp(machine, lost)[:, None, :], inside)
-        machine.set(to.slot, result(each, inside).reshape(machine.shape), lost)
-
-    return vote
+    return _reduced(code, inst, "pred", result, undefined)
 
 
 @opcode("activemask", parts="b32")
@@ -150,26 +158,16 @@ def _activemask(code: Code, inst: Instruction) -> Step:
 @opcode("redux", parts=r"sync\.(max|min)\.u32")
 def _redux(code: Code, inst: Instruction) -> Step:
     """Return the greatest or least value of the lanes in its mask (PTX ISA, 9.7.13.14)."""
-    to = code.register(inst, inst.operands[0], "b32")
-    value, members = (code.source(inst, each, "b32") for each in inst.operands[1:])
-    machine, values, greatest = code.machine, code.values, inst.op[2] == "max"
+    greatest = inst.op[2] == "max"
 
     def result(each: Array, inside: Array) -> Array:
         lanes = np.where(inside, each, np.uint32(0 if greatest else 2**32 - 1))
-        lanes = lanes.max(axis=2) if greatest else lanes.min(axis=2)
-        return np.asarray(lanes.astype(np.uint32).reshape(machine.shape))
+        return np.asarray(lanes.max(axis=2) if greatest else lanes.min(axis=2))
 
-    def reduce() -> None:
-        inside = _members(code, inst, members)
-        each = _by_warp(machine, values[value.slot]).view(np.uint32)[:, None, :]
-        lost = machine.undefined[value.slot]
-        if lost is not None:
-            lost = _by_warp(machine, lost)[:, None, :]
-            bad = result(each & ~lost, inside) != result(each | lost, inside)
-            lost = every(bad, np.uint32)
-        machine.set(to.slot, result(each, inside), lost)
+    def undefined(each: Array, lost: Array, inside: Array) -> Array:
+        return every(result(each & ~lost, inside) != result(each | lost, inside), np.uint32)
 
-    return reduce
+    return _reduced(code, inst, "b32", result, undefined)
 
 
 # Matrices from shared memory ----------------------------------------------------------------------
