@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -226,16 +226,16 @@ def run(
         if watch and not _ordered(kernel):
             elements = [tensor_map.size for tensor_map in machine.maps.values()]
             memory.watch(min([_granule(kernel, "global"), *elements]))
-        made_of = WarpMemory if in_warps else EpochMemory
-        shared_memory = partial(OrderedMemory, cluster=cluster) if waits else made_of
+        made_of = OrderedMemory if waits else WarpMemory if in_warps else EpochMemory
         for first in range(0, ctas, fitting):
             count = min(fitting, ctas - first)
             if tell is not None:
                 tell(first, ctas)
             code.known.clear()
-            its = shared_memory(count, machine.threads, arrays, granule, watch and size > 0)
+            watched = watch and size > 0
+            shared = made_of(count, machine.threads, arrays, granule, watched, cluster)
             program.reset()
-            machine.begin(first, count, its, code.specials)
+            machine.begin(first, count, shared, code.specials)
             machine.execute(program.pieces)
     for buffer in buffers:
         if buffer.array.size and buffer.array.flags.writeable:
