@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import proxy
@@ -64,12 +65,11 @@ class Gates:
             self.machine.shared.clocks.take(self.machine.rows(go), gate.done)
         return go
 
-    def _of_group(self, first: int, ctas: int) -> Array:
-        """Return the executing lanes of some CTAs."""
-        lanes = np.zeros(self.machine.shape, bool)
-        part = slice(first, first + ctas)
-        lanes[part] = self.machine.lanes()[part]
-        return lanes
+    def _groups(self, size: int) -> Iterator[tuple[int, Array]]:
+        """Yield the first CTA of each ``size`` CTAs with executing lanes, and these lanes."""
+        lanes, firsts = self.machine.lanes(), np.arange(self.machine.ctas)[:, None] // size * size
+        for first in np.unique(firsts[lanes.any(axis=1)]).tolist():
+            yield first, lanes & (firsts == first)
 
     def arrive(self, inst: Instruction, numbers: Array, wanted_counts: Array | None) -> None:
         """Let executing lanes arrive at the barriers of these numbers, which wait for such counts.
@@ -77,14 +77,11 @@ class Gates:
         None: for all threads of the CTA.
         """
         machine = self.machine
-        counts = np.full(len(numbers), machine.threads) if wanted_counts is None else wanted_counts
-        lanes = machine.lanes()
+        lanes, counts = machine.lanes(), np.full(machine.shape, machine.threads)
         self._which[lanes] = numbers
-        ctas = np.nonzero(lanes)[0]
-        for cta, number in sorted(set(zip(ctas.tolist(), numbers.tolist(), strict=True))):
-            gate, here = self._gate(cta, number), (ctas == cta) & (numbers == number)
-            arriving = np.zeros(machine.shape, bool)
-            arriving[lanes] = here
+        if wanted_counts is not None:
+            counts[lanes] = wanted_counts
+        for gate, number, here in self._named():
             wanted = {*counts[here].tolist(), *([gate.count] if gate.come else [])}
             gate.whole = wanted_counts is None and (gate.whole or not gate.come)
             gate.count = max(wanted)
@@ -92,22 +89,23 @@ class Gates:
             if len(wanted) > 1 or gate.come > gate.count:
                 what = f"barrier {number}: {gate.come} threads arrive, {gate.count} expected"
                 raise machine.barriers.fault(inst, "barrier", what)
-            self._enter(gate, arriving, self._turn)
+            self._enter(gate, here, self._turn)
             if gate.come == gate.count:
                 gate.open()
 
+    def _named(self) -> Iterator[tuple[_Gate, int, Array]]:
+        """Yield the named barriers at which executing lanes arrived last, and these lanes."""
+        for cta, lanes in self._groups(1):
+            for number in np.unique(self._which[lanes]).tolist():
+                yield self._gate(cta, number), number, lanes & (self._which == number)
+
     def passed(self) -> Array:
         """Return which executing lanes, of those that arrived at a named barrier, may continue."""
-        machine, lanes = self.machine, self.machine.lanes()
-        free = np.zeros(machine.shape, bool)
-        alive = machine.alive().sum(axis=1)
-        for cta in np.flatnonzero(lanes.any(axis=1)).tolist():
-            here = self._of_group(cta, 1)
-            for number in np.unique(self._which[here]).tolist():
-                gate = self._gate(cta, number)
-                if gate.whole and 0 < gate.come == alive[cta]:
-                    gate.open()
-                free |= self._leave(gate, here & (self._which == number), self._turn)
+        free, alive = np.zeros(self.machine.shape, bool), self.machine.alive().sum(axis=1)
+        for gate, _, here in self._named():
+            if gate.whole and 0 < gate.come == alive[here.any(axis=1)][0]:
+                gate.open()
+            free |= self._leave(gate, here, self._turn)
         return free
 
     def missing(self) -> str:
@@ -120,24 +118,17 @@ class Gates:
         """Let executing lanes arrive at the barrier of their cluster."""
         machine, lanes = self.machine, self.machine.lanes()
         if (self._come & lanes).any():
-            raise machine.barriers.fault(
-                inst, "barrier", "it arrives twice without a wait in between"
-            )
+            what = "it arrives twice without a wait in between"
+            raise machine.barriers.fault(inst, "barrier", what)
         self._come |= lanes
-        for cluster in self._clusters():
-            here = self._of_group(cluster, machine.cluster)
+        for cluster, here in self._groups(machine.cluster):
             self._enter(self._gate(cluster, None), here, self._turn_of_cluster)
-
-    def _clusters(self) -> list[int]:
-        """Return the first CTAs of the clusters with executing lanes."""
-        size = self.machine.cluster
-        return np.unique(np.nonzero(self.machine.lanes())[0] // size * size).tolist()
 
     def passed_cluster(self) -> Array:
         """Return which executing lanes may continue after the barrier of their cluster."""
         free, alive = np.zeros(self.machine.shape, bool), self.machine.alive()
-        for cluster in self._clusters():
-            gate, here = self._gate(cluster, None), self._of_group(cluster, self.machine.cluster)
+        for cluster, here in self._groups(self.machine.cluster):
+            gate = self._gate(cluster, None)
             part = slice(cluster, cluster + self.machine.cluster)
             waiting = here & (self._turn_of_cluster == gate.times)
             if waiting.any() and (self._come[part] | ~alive[part]).all():

@@ -17,7 +17,7 @@ from cute_gemm.ptx.floats import fma_f64, from_bf16, from_f8
 from cute_gemm.ptx.follow import every
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import WARP, Array, Bytes
-from cute_gemm.ptx.parser import Instruction, Operand, Register
+from cute_gemm.ptx.parser import Instruction, Register
 from cute_gemm.ptx.places import AddressOperand
 
 
@@ -329,26 +329,12 @@ def _mma(code: Code, inst: Instruction) -> Step:
     counts = (m // 4, m // 8 * k // step, k // step, m // 4)
     groups = [code.parts(operand) for operand in inst.operands]
     code.require(inst, tuple(map(len, groups)) == counts, f"it takes {counts} registers")
-    kind, bits = ("f64", "f64") if a == "f64" else (result, "b32")
-    targets = [_target(code, inst, each, kind) for each in groups[0]]
+    targets = [code.register(inst, each, result) for each in groups[0]]
+    # Registers of bits may hold floats too, but not the other way round.
+    code.require(inst, result[0] == "f" or all(each.type[0] != "f" for each in targets))
+    bits = "f64" if a == "f64" else "b32"
     left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])
-    added = [code.source(inst, x, kind) for x in groups[3]]
-    return _product(code, inst, (a, b, clamped), targets, left, right, added)
-
-
-def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
-    """Return a result register of the given type, or of bits, which may hold floats too."""
-    register = code.register(inst, operand, kind)
-    code.require(inst, register.type[0] != "f" or kind[0] == "f")
-    return register
-
-
-def _product(
-    code: Code, inst: Instruction, what: tuple[str, str, bool], targets: list[Register],
-    left: list[Source], right: list[Source], added: list[Source],
-) -> Step:  # fmt: skip
-    """Return the step of an mma."""
-    kind, other, clamped = what
+    added = [code.source(inst, x, result) for x in groups[3]]
     machine = code.machine
 
     def fragment(source: Source, kind: str) -> Array:
@@ -357,15 +343,17 @@ def _product(
 
     def multiply() -> None:
         machine.whole(inst, WARP, "warp")
-        a, b = _matrices_of([fragment(x, kind) for x in left], [fragment(x, other) for x in right])
-        total = np.empty((*a.shape[1:3], 8))
+        x, y = _matrices_of(
+            [fragment(each, a) for each in left], [fragment(each, b) for each in right]
+        )
+        total = np.empty((*x.shape[1:3], 8))
         for i, source in enumerate(added):
             total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)
-        for x, y in zip(a, b, strict=True):
-            total = fma_f64(x, y, total) if kind == "f64" else total + x * y
-        done = rounded(total, kind, clamped)
-        numbers = (a, b) if FACTORS[kind].accumulator == "s32" else None
-        bad = _undefined(machine, (left, right, added), FACTORS[kind].per, numbers)
+        for column, row in zip(x, y, strict=True):
+            total = fma_f64(column, row, total) if a == "f64" else total + column * row
+        done = rounded(total, a, clamped)
+        numbers = (x, y) if result == "s32" else None
+        bad = _undefined(machine, (left, right, added), FACTORS[a].per, numbers)
         for i, target in enumerate(targets):
             stored, at = STORED[target.type], _of_sum(i)
             part = np.ascontiguousarray(done[at]).reshape(machine.shape).view(stored)

@@ -35,7 +35,7 @@ from cute_gemm.ptx.cluster import ClusterMachine, machine_of
 from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import Array
-from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
+from cute_gemm.ptx.parser import Immediate, Instruction, Vector
 from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.warps import FACTORS, rounded
 
@@ -340,11 +340,10 @@ def _mma(code: Code, inst: Instruction) -> Step:
     if not fits or not match or len(operands) != 4 + signs + flips:
         raise code.refuse(inst, f"only for {', '.join(_SAID)}")
     columns, accumulator = int(match[1]), FACTORS[kind].accumulator
-    targets = code.parts(operands[0])
-    slots = tuple(code.register(inst, each, accumulator).slot for each in targets)
+    targets = [code.register(inst, each, accumulator) for each in code.parts(operands[0])]
+    slots = tuple(target.slot for target in targets)
     # Float accumulators may be in registers of bits; integers not in those of floats.
-    typed = all(isinstance(each, Register) and each.type != "f32" for each in targets)
-    typed = typed or (accumulator == "f32" and all(isinstance(each, Register) for each in targets))
+    typed = accumulator == "f32" or all(target.type != "f32" for target in targets)
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
         raise code.refuse(inst, f"it takes {columns // 2} registers of {accumulator}")
     own = tuple(code.register(inst, each, "b32").slot for each in rows)
