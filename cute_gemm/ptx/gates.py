@@ -81,7 +81,8 @@ class Gates:
         self._which[lanes] = numbers
         if wanted_counts is not None:
             counts[lanes] = wanted_counts
-        for gate, number, here in self._named():
+        for cta, number, here in self._named():
+            gate = self._gate(cta, number)
             wanted = {*counts[here].tolist(), *([gate.count] if gate.come else [])}
             gate.whole = wanted_counts is None and (gate.whole or not gate.come)
             gate.count = max(wanted)
@@ -93,17 +94,18 @@ class Gates:
             if gate.come == gate.count:
                 gate.open()
 
-    def _named(self) -> Iterator[tuple[_Gate, int, Array]]:
-        """Yield the named barriers at which executing lanes arrived last, and these lanes."""
+    def _named(self) -> Iterator[tuple[int, int, Array]]:
+        """Yield CTA, number and lanes of barriers at which executing lanes arrived last."""
         for cta, lanes in self._groups(1):
             for number in np.unique(self._which[lanes]).tolist():
-                yield self._gate(cta, number), number, lanes & (self._which == number)
+                yield cta, number, lanes & (self._which == number)
 
     def passed(self) -> Array:
         """Return which executing lanes, of those that arrived at a named barrier, may continue."""
         free, alive = np.zeros(self.machine.shape, bool), self.machine.alive().sum(axis=1)
-        for gate, _, here in self._named():
-            if gate.whole and 0 < gate.come == alive[here.any(axis=1)][0]:
+        for cta, number, here in self._named():
+            gate = self._gate(cta, number)
+            if gate.whole and 0 < gate.come == alive[cta]:
                 gate.open()
             free |= self._leave(gate, here, self._turn)
         return free

@@ -343,9 +343,8 @@ def _mma(code: Code, inst: Instruction) -> Step:
 
     def multiply() -> None:
         machine.whole(inst, WARP, "warp")
-        x, y = _matrices_of(
-            [fragment(each, a) for each in left], [fragment(each, b) for each in right]
-        )
+        first, second = [fragment(x, a) for x in left], [fragment(x, b) for x in right]
+        x, y = _matrices_of(first, second)
         total = np.empty((*x.shape[1:3], 8))
         for i, source in enumerate(added):
             total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)
