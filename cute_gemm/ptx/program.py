@@ -18,6 +18,7 @@ from cute_gemm.ptx import (  # noqa: F401
 )
 from cute_gemm.ptx.code import STORED, Code, translator_of
 from cute_gemm.ptx.flow import (
+    ENDS,
     accumulators,
     at_warp,
     blocks,
@@ -26,7 +27,6 @@ from cute_gemm.ptx.flow import (
     may_wait,
     results,
     sources,
-    target,
     unsure,
 )
 from cute_gemm.ptx.follow import every, unsigned
@@ -36,7 +36,6 @@ from cute_gemm.ptx.synchronise import waited
 from cute_gemm.ptx.undefined import followed, possible
 from cute_gemm.ptx.waiting import WaitingMachine
 
-_ENDS = ("bra", "ret", "exit")
 #: Instructions that order memory accesses, which are in order here, or give hints about time, or
 #: let other launches begin, which do not exist here.
 _FENCES = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep")
@@ -62,32 +61,24 @@ class Program:
     def __init__(self, code: Code, watched: bool) -> None:
         kernel = code.kernel
         self.code, self.machine = code, code.machine
-        parts = blocks(kernel)
-        self._number = {part.begin: index for index, part in enumerate(parts)}
-        self._unset = unsure(kernel, parts)
+        self.pieces = blocks(kernel)
+        self._unset = unsure(kernel, self.pieces)
         self._followed = possible(kernel, self._unset) if watched else frozenset()
         self._in_flight = {x.slot for inst in kernel.instructions for x in in_flight(inst)}
-        self.pieces = []
-        for index, part in enumerate(parts):
-            piece = Piece(begin=part.begin, count=part.end - part.begin)
-            for position in range(part.begin, part.end):
-                code.index = position
+        for piece in self.pieces:
+            for index in range(piece.begin, piece.begin + piece.count):
+                code.index, inst = index, kernel.instructions[index]
                 try:
-                    self._translate(piece, kernel.instructions[position])
+                    self._translate(piece, inst)
                 except PtxError:
                     raise
                 except _UNFIT as error:
-                    what = "its opcode takes other operands"
-                    raise code.refuse(kernel.instructions[position], what) from error
-            last = kernel.instructions[part.end - 1]
-            if last.op[0] not in _ENDS or last.guard:
-                piece.next = index + 1
-            self.pieces.append(piece)
+                    raise code.refuse(inst, "its opcode takes other operands") from error
 
     def _translate(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction to its piece."""
         waits = isinstance(self.machine, WaitingMachine)
-        if inst.op[0] in _ENDS:
+        if inst.op[0] in ENDS:
             self._end(piece, inst)
         elif at_warp(inst) or (waits and may_wait(inst)):
             self._wait(piece, inst)
@@ -193,10 +184,7 @@ class Program:
 
     def _end(self, piece: Piece, inst: Instruction) -> None:
         """Append a branch or the end of a thread."""
-        if inst.op[0] == "bra":
-            piece.target = self._number[self.code.kernel.labels[target(inst)]]
         if inst.guard is None:
-            piece.next = piece.target
             return
         predicate, piece.negated = inst.guard
         piece.choice = slot = predicate.slot
