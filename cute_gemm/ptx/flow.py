@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from cute_gemm.errors import PtxError
+from cute_gemm.errors import PtxError, shown
 from cute_gemm.ptx.machine import Piece
 from cute_gemm.ptx.parser import Address, Instruction, Kernel, Name, Operand, Register, Vector
 
@@ -95,6 +95,9 @@ def blocks(kernel: Kernel) -> list[Piece]:
             (label,) = last.operands
             assert isinstance(label, Name)
             piece.target = number[kernel.labels[label.name]]
+            if piece.target == len(pieces):
+                what = f"{shown(last.text)} goes to a label without an instruction after it"
+                raise PtxError(f"line {last.line}: {what}")
         piece.next = index + 1 if last.op[0] not in ENDS or last.guard else piece.target
     return pieces
 
