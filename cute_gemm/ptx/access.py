@@ -17,7 +17,6 @@ from cute_gemm.ptx.parser import (
     Name,
     Operand,
     Register,
-    Variable,
 )
 from cute_gemm.ptx.places import AddressOperand
 
@@ -131,16 +130,14 @@ def _loaded(code: Code, inst: Instruction, target: Operand, kind: str) -> tuple[
 
 def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand, ...]) -> Step:
     """Read parameters, which are constants of the launch."""
-    address = inst.operands[1]
-    name = address.base if isinstance(address, Address) else None
-    if not isinstance(name, Name) or name.name not in code.kernel.parameters:
-        raise code.refuse(inst)
-    assert isinstance(address, Address)
-    variable: Variable = code.kernel.parameters[name.name]
-    end = address.offset + BYTES[kind] * len(targets)
-    inside = address.offset >= 0 and end <= (variable.size or 0)
+    match inst.operands[1]:
+        case Address(Name(name), offset) if name in code.kernel.parameters:
+            variable = code.kernel.parameters[name]
+        case _:
+            raise code.refuse(inst)
+    inside = 0 <= offset <= (variable.size or 0) - BYTES[kind] * len(targets)
     code.require(inst, inside, "it is outside of the parameter")
-    begin = variable.offset + address.offset
+    begin = variable.offset + offset
     pairs = []
     for step, target in enumerate(targets):
         slot, dtype, extended = _loaded(code, inst, target, kind)

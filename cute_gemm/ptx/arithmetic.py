@@ -192,9 +192,12 @@ def _shift(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, shift, kind, (kind, "u32"), steered(shift, 0xFFFFFFFF))
 
 
-_ORDERED: dict[str, Callable[..., Any]] = {
+_COMPARED: dict[str, Callable[..., Any]] = {
     "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "ne": lambda a, b: (a < b) | (a > b), "num": lambda a, b: (a == a) & (b == b),
+    "ne": np.not_equal,
+}  # fmt: skip
+_ORDERED = _COMPARED | {
+    "ne": lambda a, b: (a < b) | (a > b), "num": lambda a, b: (a == a) & (b == b)
 }  # fmt: skip
 #: Float comparisons that are also true if an operand is NaN: negations of the above.
 _NEGATED = {
@@ -211,9 +214,7 @@ def _setp(code: Code, inst: Instruction) -> Step:
         ordered = _ORDERED.get(_NEGATED.get(test, test))
         function = (lambda a, b: ~ordered(a, b)) if ordered and test in _NEGATED else ordered
     else:
-        known = ("eq", "ne") if kind[0] == "b" else ("eq", "ne", "lt", "le", "gt", "ge")
-        tests: dict[str, Callable[..., Any]] = {**_ORDERED, "ne": np.not_equal}
-        function = tests[test] if test in known else None
+        function = _COMPARED.get(test) if kind[0] != "b" or test in ("eq", "ne") else None
     joined = _BITWISE.get(inst.op[2]) if len(inst.op) == 4 else None
     if function is None or len(inst.op) not in (3, 4) or (len(inst.op) == 4 and joined is None):
         raise code.refuse(inst)

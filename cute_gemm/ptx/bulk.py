@@ -269,7 +269,7 @@ class _Operands:
         count = next((int(x[0]) for x in inst.op if x in ("1d", "2d", "3d", "4d", "5d")), 0)
         if not isinstance(operand, Address) or len(operand.coordinates) != count or not count:
             raise code.refuse(inst)
-        self.code, self.inst, self.count = code, inst, count
+        self.inst, self.count = inst, count
         self.map = Lanewise(code, inst, Address(operand.base, operand.offset), "u64")
         self.at = [Lanewise(code, inst, each, "s32") for each in operand.coordinates]
 
@@ -279,10 +279,8 @@ class _Operands:
         boxes = []
         for place, corner in zip(places, corners, strict=True):
             if place not in maps or len(maps[place].tensor.box) != self.count:
-                raise PtxError(
-                    f"line {self.inst.line}: {self.inst.brief}: its tensor map is not a parameter "
-                    "for which the launch got a Tensor"
-                )
+                what = "its tensor map is not a parameter for which the launch got a Tensor"
+                raise PtxError(self.inst.says(what))
             boxes.append((maps[place], corner))
         return boxes
 

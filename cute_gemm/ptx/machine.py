@@ -320,7 +320,7 @@ class Machine(Lanes):
             assert inst is not None
             line = line or inst.line
             reason = "other threads of its CTA have not arrived" if wait is None else wait.says()
-            waits.append(f"line {inst.line}: {inst.brief}: {reason} ({self.who(self.lanes())})")
+            waits.append(inst.says(f"{reason} ({self.who(self.lanes())})"))
         raise FaultError("a wait that never ends: " + "; ".join(waits), "deadlock", line)
 
     def _branch(self, piece: Piece, mask: Array | None, ready: dict[int, Array | None]) -> None:

@@ -54,14 +54,10 @@ class Bytes:
         # 16 bytes are the widest unit: views need a length and an address that are multiples.
         self.size = -(-size // 16) * 16
         self.raw = np.zeros(self.size // 16, np.complex128).view(np.uint8)
-        self._views: dict[Any, Array] = {}
 
     def view(self, kind: Any) -> Array:
         """Return all bytes as units of a dtype."""
-        view = self._views.get(kind)
-        if view is None:
-            view = self._views[kind] = self.raw.view(kind)
-        return view
+        return self.raw.view(kind)
 
     def inside(self, low: int, high: int, write: bool) -> bool:
         """Return whether one region has all bytes from ``low`` up to ``high``, for this access."""
@@ -235,19 +231,16 @@ class SharedMemory(Bytes):
 
     def holes(self, offsets: Array, width: int) -> bool:
         """Return whether a read of ``width`` bytes at flat offsets meets an undefined bit."""
-        flags, places = self._flags(offsets, width)
-        return any(flags.take(place).any() for place in places)
+        unit = min(width, 8)
+        flags = self.undefined.view(UNITS[unit])
+        return any(flags.take(place).any() for place in units(offsets, unit, width))
 
     def define(self, offsets: Array, width: int) -> None:
         """Note that bytes have been written."""
-        flags, places = self._flags(offsets, width)
-        for place in places:
-            flags[place] = 0
-
-    def _flags(self, offsets: Array, width: int) -> tuple[Array, list[Array]]:
-        """Return the undefined bits in words, and the words of accesses."""
         unit = min(width, 8)
-        return self.undefined.view(UNITS[unit]), units(offsets, unit, width)
+        flags = self.undefined.view(UNITS[unit])
+        for place in units(offsets, unit, width):
+            flags[place] = 0
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
         """Note a read at flat offsets by the threads ``own``; return its fault, or None."""

@@ -77,12 +77,12 @@ class Instruction:
 
     def fault(self, kind: str, what: str) -> FaultError:
         """Return a fault of the instruction: ``what`` has thread, place and reason."""
-        return FaultError(f"line {self.line}: {self.brief}: {what}", kind, self.line)
+        return FaultError(self.says(what), kind, self.line)
 
-    @property
-    def brief(self) -> str:
-        """Text shortened for messages."""
-        return self.text if len(self.text) < 120 else f"{self.text[:100]} ..."
+    def says(self, what: str) -> str:
+        """Return a message about the instruction, with its line and its shortened text."""
+        text = self.text if len(self.text) < 120 else f"{self.text[:100]} ..."
+        return f"line {self.line}: {text}: {what}"
 
 
 @dataclass(frozen=True, slots=True)

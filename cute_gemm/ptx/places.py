@@ -50,10 +50,8 @@ class AddressOperand:
         values = self._executing(self.machine.values[self.slot]).astype(np.int64) + self.offset
         inside = (values >= SHARED_WINDOW) & (values < GLOBAL)
         if inside.any() and not inside.all():
-            raise PtxError(
-                f"line {self.inst.line}: {self.inst.brief}: lanes access global and shared memory "
-                "by one generic instruction, which the interpreter does not support"
-            )
+            what = "lanes access global and shared memory by one generic instruction, which the "
+            raise PtxError(self.inst.says(f"{what}interpreter does not support"))
         return bool(inside.all())
 
     def _executing(self, values: Array) -> Array:
