@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import FaultError
-from cute_gemm.ptx.copies import Copies
-from cute_gemm.ptx.lanes import Lanes
+from cute_gemm.ptx.lanes import Copies, Lanes, WarpBarriers
 from cute_gemm.ptx.memory import GLOBAL, WARP, Array, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
-from cute_gemm.ptx.warpwait import WarpBarriers
 
 #: Instructions of a batch of CTAs after which a kernel is considered endless; and the same for
 #: instructions without an effect.

@@ -10,7 +10,6 @@ from cute_gemm.errors import PtxError
 from cute_gemm.ptx import (  # noqa: F401
     access,
     arithmetic,
-    atomics,
     bulk,
     convert,
     scalars,
