@@ -20,7 +20,7 @@ import numpy as np
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, PtxError
 from cute_gemm.ptx.barriers import Barrier
-from cute_gemm.ptx.cluster import ClusterMachine, machine_of
+from cute_gemm.ptx.clocks import ClusterMachine, machine_of
 from cute_gemm.ptx.code import Code, Lanewise, group_step, opcode
 from cute_gemm.ptx.floats import to_tf32
 from cute_gemm.ptx.machine import Step

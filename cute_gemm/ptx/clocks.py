@@ -15,9 +15,13 @@ and wgmma see writes of a thread after a ``fence.proxy.async``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cute_gemm.errors import PtxError
+from cute_gemm.ptx.code import Code
+from cute_gemm.ptx.machine import Machine
 from cute_gemm.ptx.memory import WARP, Array, SharedMemory, Wrong, units
 
 #: Barriers of a CTA that have separate columns.
@@ -241,3 +245,27 @@ class OrderedMemory(SharedMemory):
     def end_copy(self, granules: Array, column: int, phase: int) -> None:
         """End a write of granules in a phase of a barrier."""
         self.wrote[granules], self.wrote_by[granules] = phase, column
+
+
+class ClusterMachine(Machine):
+    """A batch of whole clusters, whose warps have clocks.
+
+    The parts for waits and pending operations (`barriers`, `bulk`, `wgmma`) refer to the machine by
+    this class; `waiting` combines them.
+    """
+
+    shared: OrderedMemory
+    barriers: Any
+    gates: Any
+    bulk: Any
+    products: Any
+
+    def rows(self, lanes: Array) -> Array:
+        """Return the rows (`cute_gemm.ptx.clocks`) of the warps that have these lanes."""
+        return np.unique(self.shared.own[lanes] // WARP)
+
+
+def machine_of(code: Code) -> ClusterMachine:
+    """Return the machine of a kernel, whose threads must wait individually."""
+    assert isinstance(code.machine, ClusterMachine)
+    return code.machine

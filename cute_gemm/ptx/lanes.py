@@ -43,7 +43,7 @@ class Lanes:
 
 
 class Copies:
-    """The copies to shared memory of a batch that have not landed: ``cp.async`` (PTX ISA, 9.7.9.25).
+    """The copies of a batch that have not landed: ``cp.async`` (PTX ISA, 9.7.9.25).
 
     They land only when they are waited for. Each thread counts its committed groups; a copy belongs
     to the group that its thread commits next.

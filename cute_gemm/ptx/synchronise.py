@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cute_gemm.ptx.barriers import REMOTE, Barriers
-from cute_gemm.ptx.cluster import machine_of
+from cute_gemm.ptx.clocks import machine_of
 from cute_gemm.ptx.code import Code, Lanewise, opcode, translator_of
 from cute_gemm.ptx.flow import results
 from cute_gemm.ptx.machine import Step, Wait

@@ -9,11 +9,10 @@ write. If nothing completes and no thread can continue, the wait never ends.
 
 from __future__ import annotations
 
-from cute_gemm.ptx.barriers import Barriers
+from cute_gemm.ptx.barriers import Barriers, Gates
 from cute_gemm.ptx.bulk import Bulk
-from cute_gemm.ptx.cluster import ClusterMachine
+from cute_gemm.ptx.clocks import ClusterMachine
 from cute_gemm.ptx.flow import is_barrier
-from cute_gemm.ptx.gates import Gates
 from cute_gemm.ptx.machine import Piece, join
 from cute_gemm.ptx.memory import SharedMemory
 from cute_gemm.ptx.parser import Immediate, Kernel

@@ -31,7 +31,7 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.bulk import swizzled, wrong
-from cute_gemm.ptx.cluster import ClusterMachine, machine_of
+from cute_gemm.ptx.clocks import ClusterMachine, machine_of
 from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import Array
