@@ -288,7 +288,7 @@ class _Operands:
 #: Hints, and parts of every copy's opcode.
 _SAID = frozenset(
     ("async", "bulk", "tensor", "tile", "L2::cache_hint", "global", "shared::cta",
-     "shared::cluster",     "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
+     "shared::cluster", "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
      "1d", "2d", "3d", "4d", "5d")
 )  # fmt: skip
 

@@ -7,7 +7,6 @@ interpreter serves to check the package's layouts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -276,34 +275,26 @@ class _Factors(NamedTuple):
 
     per: int
     #: (..., lanes of a row) bits -> (..., elements of a row).
-    numbers: Callable[[Array], Array]
+    elements: Callable[[Array], Array]
     accumulator: str
     shapes: tuple[str, ...]
 
-
-def _tf32(bits: Array) -> Array:
-    """Return the upper 19 bits of a float32; the others are ignored."""
-    stored = bits & np.uint32(0xFFFFE000)
-    return stored.view(np.float32).astype(np.float64)
-
-
-def _float8(dtype: str, bits: Array) -> Array:
-    return from_f8(bits.view(np.uint8), dtype).astype(np.float64)
+    def numbers(self, bits: Array) -> Array:
+        """Return the elements as float64."""
+        return self.elements(bits).astype(np.float64, copy=False)
 
 
 _K16, _K32 = ("m16n8k8", "m16n8k16"), ("m16n8k16", "m16n8k32")
+#: The upper 19 bits of a float32, of which the others are ignored.
+_TF32 = np.uint32(0xFFFFE000)
 FACTORS = {
-    "f16": _Factors(2, lambda bits: bits.view(np.float16).astype(np.float64), "f32", _K16),
-    "bf16": _Factors(
-        2, lambda bits: from_bf16(bits.view(np.uint16)).astype(np.float64), "f32", _K16
-    ),
-    "tf32": _Factors(1, _tf32, "f32", ("m16n8k4", "m16n8k8")),
-    "s8": _Factors(4, lambda bits: bits.view(np.int8).astype(np.float64), "s32", _K32),
-    "u8": _Factors(4, lambda bits: bits.view(np.uint8).astype(np.float64), "s32", _K32),
-    **{
-        name: _Factors(4, partial(_float8, dtype), "f32", _K32[1:])
-        for name, dtype in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"))
-    },
+    "f16": _Factors(2, lambda bits: bits.view(np.float16), "f32", _K16),
+    "bf16": _Factors(2, lambda bits: from_bf16(bits.view(np.uint16)), "f32", _K16),
+    "tf32": _Factors(1, lambda x: (x & _TF32).view(np.float32), "f32", ("m16n8k4", "m16n8k8")),
+    "s8": _Factors(4, lambda bits: bits.view(np.int8), "s32", _K32),
+    "u8": _Factors(4, lambda bits: bits.view(np.uint8), "s32", _K32),
+    "e4m3": _Factors(4, lambda x: from_f8(x.view(np.uint8), "float8_e4m3fn"), "f32", _K32[1:]),
+    "e5m2": _Factors(4, lambda x: from_f8(x.view(np.uint8), "float8_e5m2"), "f32", _K32[1:]),
     "f64": _Factors(1, lambda x: x, "f64", ("m8n8k4", "m16n8k4", *_K16)),
 }
 #: Types that are multiplied with each other.
