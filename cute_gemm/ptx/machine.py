@@ -119,18 +119,14 @@ class Machine(Lanes):
         # CTAs of a cluster lie along x.
         size = self.cluster
         clusters, each = (self.grid[0] // size, *self.grid[1:]), (size, 1, 1)
-        counts = {
-            "%ntid": self.block, "%nctaid": self.grid, "%nclusterid": clusters,
-            "%cluster_nctaid": each, "%cluster_nctarank": each,
-        }  # fmt: skip
         places = {
             "%tid": (lanes, self.block), "%laneid": (lanes, (WARP, 1, 1)),
             "%ctaid": (numbers, self.grid), "%clusterid": (numbers // np.uint32(size), clusters),
             "%cluster_ctaid": (numbers, each), "%cluster_ctarank": (numbers, each),
         }  # fmt: skip
         mode = "xyz".index(axis) if axis else 0
-        if kind in counts:
-            return np.full((1, 1), counts[kind][mode], np.uint32)
+        if kind not in places:  # the extent, as in %ntid
+            return np.full((1, 1), places[kind.replace("n", "", 1)][1][mode], np.uint32)
         index, extents = places[kind]
         if extents[mode] == 1:
             return np.zeros((1, 1), np.uint32)
@@ -163,9 +159,8 @@ class Machine(Lanes):
     def whole(self, inst: Instruction, size: int, name: str) -> Array:
         """Return which groups of ``size`` threads execute, (CTAs, groups); fault if partial."""
         if self.threads % size:
-            self.fault(
-                inst, "divergent", f"the CTA does not consist of whole {name}s", self.lanes()
-            )
+            what = f"the CTA does not consist of whole {name}s"
+            self.fault(inst, "divergent", what, self.lanes())
         self.together()
         if self.mask is None:
             return np.ones((self.ctas, self.threads // size), bool)
