@@ -29,7 +29,7 @@ from cute_gemm.ptx.flow import (
     unsure,
 )
 from cute_gemm.ptx.follow import every, unsigned
-from cute_gemm.ptx.machine import Piece, Step
+from cute_gemm.ptx.machine import Piece, Step, Wait
 from cute_gemm.ptx.parser import Immediate, Instruction
 from cute_gemm.ptx.synchronise import waited
 from cute_gemm.ptx.undefined import followed, possible
@@ -200,7 +200,7 @@ class Program:
         code, machine = self.code, self.machine
         what = inst.op[1:]
         operands = list(inst.operands)
-        piece.barrier = inst
+        piece.wait = wait = Wait(inst)
         code.require(inst, inst.guard is None, "a barrier under a predicate")
         if what[0] == "red":
             code.require(inst, what in (("red", "and", "pred"), ("red", "or", "pred")))
@@ -215,7 +215,7 @@ class Program:
                 whole = np.where(machine.lanes(), values[source], what[1] == "and")
                 machine.set(to.slot, together(whole, axis=1, keepdims=True))
 
-            piece.met = lambda: machine.keep((to.slot,), reduce)
+            wait.met = lambda: machine.keep((to.slot,), reduce)
         else:
             code.require(inst, [part for part in what if part != "aligned"] == ["sync"])
         whole = len(operands) == 1 and isinstance(operands[0], Immediate)
