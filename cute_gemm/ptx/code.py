@@ -101,8 +101,7 @@ class Code:
         dtype = DTYPES[kind]
         if isinstance(operand, Register):
             stored = STORED[operand.type]
-            fits = np.dtype(stored).itemsize == np.dtype(dtype).itemsize
-            fits = fits and (kind == "pred") == (operand.type == "pred")
+            fits = BYTES[operand.type] == BYTES[kind]
             self.require(inst, fits, f"{operand.name} is of type {operand.type}")
             return Source(operand.slot, None if stored is dtype else dtype)
         if isinstance(operand, Immediate):

@@ -28,7 +28,7 @@ from cute_gemm.ptx.flow import (
     sources,
     unsure,
 )
-from cute_gemm.ptx.follow import every, unsigned
+from cute_gemm.ptx.follow import every
 from cute_gemm.ptx.machine import Piece, Step, Wait
 from cute_gemm.ptx.parser import Immediate, Instruction
 from cute_gemm.ptx.synchronise import waited
@@ -97,10 +97,10 @@ class Program:
         self.machine.values[:count] = [None] * count
         self.machine.undefined[:count] = [None] * count
         for slot in self._unset:
-            self.machine.values[slot] = np.zeros((1, 1), STORED[known[slot].type])
+            kind = STORED[known[slot].type]
+            self.machine.values[slot] = np.zeros((1, 1), kind)
             if slot in self._followed:
-                kind = unsigned(STORED[known[slot].type])
-                self.machine.undefined[slot] = np.array([[-1]]).astype(kind)
+                self.machine.undefined[slot] = every(np.ones((1, 1)), kind)
 
     def _put(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction that does not branch."""
