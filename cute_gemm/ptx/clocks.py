@@ -155,8 +155,8 @@ class OrderedMemory(SharedMemory):
         return np.asarray(unread.any(axis=-1))
 
     def _steps(self, offsets: Array, own: Array, width: int) -> tuple[list[Array], Array]:
-        offsets, own = np.broadcast_arrays(offsets, own)
-        return units(offsets, self.granule, width), own
+        parts = units(offsets, self.granule, width, own)
+        return parts, np.broadcast_to(own, parts[0].shape)
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
         parts, own = self._steps(offsets, own, width)

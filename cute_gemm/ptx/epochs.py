@@ -88,12 +88,12 @@ class EpochMemory(SharedMemory):
     def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         self._dirty = True
         for read, reader, read_width in self._later:
-            for part in units(read, self.granule, read_width):
-                self._note(*np.broadcast_arrays(part, reader))
+            reader = np.broadcast_to(reader, np.broadcast_shapes(read.shape, reader.shape))
+            for part in units(read, self.granule, read_width, reader):
+                self._note(part, reader)
         self._later.clear()
-        offsets, own = np.broadcast_arrays(offsets, own)
         stamp = own + np.int32(_IN_FLIGHT) if flying else own
-        for part in units(offsets, self.granule, width):
+        for part in units(offsets, self.granule, width, own):
             wrote = self.wrote.take(part)
             bad = self._unknown(wrote, part, own) | self._unknown(self.read.take(part), part, own)
             self.wrote[part] = stamp

@@ -27,10 +27,15 @@ WARP = 32
 UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
-def units(offsets: Array, unit: int, width: int) -> list[Array]:
-    """Return the units of bytes that accesses of ``width`` bytes touch, one array per unit."""
+def units(offsets: Array, unit: int, width: int, like: Array | None = None) -> list[Array]:
+    """Return the units of bytes that accesses of ``width`` bytes touch, one array per unit.
+
+    The arrays have the shape to which offsets and ``like`` broadcast.
+    """
     first = offsets // unit
-    return [first + step for step in range(max(1, width // unit))]
+    if like is not None and like.shape != first.shape:
+        first = np.broadcast_to(first, np.broadcast_shapes(first.shape, like.shape))
+    return [first + step if step else first for step in range(max(1, width // unit))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,14 @@ class Bytes:
         # 16 bytes are the widest unit: views need a length and an address that are multiples.
         self.size = -(-size // 16) * 16
         self.raw = np.zeros(self.size // 16, np.complex128).view(np.uint8)
+        self._views: dict[Any, Array] = {}
 
     def view(self, kind: Any) -> Array:
         """Return all bytes as units of a dtype."""
-        return self.raw.view(kind)
+        view = self._views.get(kind)
+        if view is None:
+            view = self._views[kind] = self.raw.view(kind)
+        return view
 
     def inside(self, low: int, high: int, write: bool) -> bool:
         """Return whether one region has all bytes from ``low`` up to ``high``, for this access."""
@@ -139,9 +148,8 @@ class GlobalMemory(Bytes):
         """Record stores by CTAs numbered from 1; return which overwrite another CTA's, or None."""
         if self._stored_by is None:
             return None
-        offsets, who = np.broadcast_arrays(offsets, who)
-        bad = np.zeros(offsets.shape, bool)
-        parts = units(offsets, self._granule, width)
+        parts = units(offsets, self._granule, width, who)
+        bad = np.zeros(parts[0].shape, bool)
         for part in parts:
             before = self._stored_by.take(part)
             self._stored_by[part] = who

@@ -18,7 +18,6 @@ import numpy as np
 from cute_gemm.ptx.flow import results, sources
 from cute_gemm.ptx.follow import Pair, Rule, unsigned
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Kernel
 
 
@@ -60,15 +59,16 @@ def followed(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any
         return value.view(view), lost if lost.dtype == view else lost.view(view)
 
     def follow() -> None:
-        lost: list[Array | None] = [None] * len(rules)
         defined = undefined[first] is undefined[second] is undefined[third] is None
-        if not defined or (others and any(undefined[slot] is not None for slot in others)):
-            # Before the step: it may set a register that it reads.
-            for place, (_, rule, operands) in enumerate(rules):
-                bits = rule(*(pair(*each) for each in operands))
-                lost[place] = bits.view(unsigned(bits.dtype)) if bits.any() else None
+        if defined and not (others and any(undefined[slot] is not None for slot in others)):
+            step()
+            for to in targets:
+                undefined[to] = None
+            return
+        # Before the step: it may set a register that it reads.
+        lost = [rule(*(pair(*each) for each in operands)) for _, rule, operands in rules]
         step()
-        for to, each in zip(targets, lost, strict=True):
-            undefined[to] = each
+        for to, bits in zip(targets, lost, strict=True):
+            undefined[to] = bits.view(unsigned(bits.dtype)) if bits.any() else None
 
     return follow
