@@ -176,7 +176,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "sha256(said.encode())", "sha256(bytes())", "fused", "once"),
     _m("boxes begin at any element along the first mode", "ptx/bulk.py",
        "copy.map.size) % _ALONG:", "copy.map.size) % 1:", "ptx_hopper", "boxes"),
-    _m("another barrier forgets who came to the cluster's", "ptx/gates.py",
+    _m("another barrier forgets who came to the cluster's", "ptx/barriers.py",
        "self._turn_of_cluster = np.zeros(machine.shape, np.int64)",
        "self._turn_of_cluster = self._turn", "ptx_cluster", "other_barriers"),
     _m("a fused product rounded up", "ptx/floats.py",

@@ -1,7 +1,8 @@
-"""Loads, stores and asynchronous copies: PTX ISA, 9.7.9.8 (ld), 9.7.9.11 (st), 9.7.9.25."""
+"""Loads, stores, copies and atomics: PTX ISA, 9.7.9.8 (ld), 9.7.9.11 (st), 9.7.9.25 (cp.async)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,9 @@ from cute_gemm.ptx.parser import (
     Name,
     Operand,
     Register,
-    Variable,
 )
 from cute_gemm.ptx.places import AddressOperand
-from cute_gemm.ptx.undefined import demand
+from cute_gemm.ptx.scalars import flushed
 
 #: Parts of opcodes for cache policy, memory order and scope, which have no effect here.
 _HINTS = frozenset(
@@ -91,7 +91,7 @@ def _ld(code: Code, inst: Instruction) -> Step:
 
     def load() -> None:
         shared = place.shared()
-        places = place.reads(shared)
+        places = place.accessed(shared)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         holes = watched and machine.shared.holes(places, place.width)
@@ -132,16 +132,14 @@ def _loaded(code: Code, inst: Instruction, target: Operand, kind: str) -> tuple[
 
 def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand, ...]) -> Step:
     """Read parameters, which are constants of the launch."""
-    address = inst.operands[1]
-    name = address.base if isinstance(address, Address) else None
-    if not isinstance(name, Name) or name.name not in code.kernel.parameters:
-        raise code.refuse(inst)
-    assert isinstance(address, Address)
-    variable: Variable = code.kernel.parameters[name.name]
-    end = address.offset + BYTES[kind] * len(targets)
-    inside = address.offset >= 0 and end <= (variable.size or 0)
+    match inst.operands[1]:
+        case Address(Name(name), offset) if name in code.kernel.parameters:
+            variable = code.kernel.parameters[name]
+        case _:
+            raise code.refuse(inst)
+    inside = 0 <= offset <= (variable.size or 0) - BYTES[kind] * len(targets)
     code.require(inst, inside, "it is outside of the parameter")
-    begin = variable.offset + address.offset
+    begin = variable.offset + offset
     pairs = []
     for step, target in enumerate(targets):
         slot, dtype, extended = _loaded(code, inst, target, kind)
@@ -168,7 +166,7 @@ def _st(code: Code, inst: Instruction) -> Step:
 
     def store() -> None:
         shared = place.shared()
-        places = place.writes(shared)
+        places = place.accessed(shared, True)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         if watched:
@@ -185,7 +183,7 @@ def _st(code: Code, inst: Instruction) -> Step:
             if watched:
                 place.put(machine.shared.undefined.view(bits), places + step, lost.astype(bits))
             else:
-                demand(machine, inst, slot, "the stored value")
+                machine.demand(inst, slot, "the stored value")
 
     return store
 
@@ -227,14 +225,14 @@ def _copy(code: Code, inst: Instruction) -> Step:
         # Always a mask, since pending copies are stored by lane.
         before, machine.mask = machine.mask, machine.lanes()
         if size is not None:
-            demand(machine, inst, size, "the size")
-        sizes = None if size is None else np.broadcast_to(values[size], machine.shape)
-        offsets = to.writes(True, flying=True)
+            machine.demand(inst, size, "the size")
+        sizes = None if size is None else machine.full(values[size])
+        offsets = to.accessed(True, True, flying=True)
         if sizes is None or (sizes[machine.mask] == count).all():
-            data = machine.memory.view(unit).take(source.reads(False) // count)
+            data = machine.memory.view(unit).take(source.accessed(False) // count)
         else:
             data = _some(source, sizes, count, unit)
-        machine.copies.start(machine.mask, offsets, data)
+        machine.copies.start(offsets, data)
         machine.mask = before
 
     return copy
@@ -255,9 +253,68 @@ def _some(source: AddressOperand, sizes: Array, count: int, unit: Any) -> Array:
         machine.mask = lanes
         # Check whole units, or single bytes.
         if size == count:
-            read = source.reads(False, noted=False)
+            read = source.accessed(False, noted=False)
             data[lanes] = machine.memory.view(unit).take(read // count)
         elif size:
             raw[lanes, :size] = source.bytes(int(size))
     machine.mask = mask
     return np.asarray(data[mask])
+
+
+# Atomic operations --------------------------------------------------------------------------------
+
+#: Functions of the old value and the operand.
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, x: old + x, "min": min, "max": max, "exch": lambda old, x: x,
+    "and": lambda old, x: old & x, "or": lambda old, x: old | x, "xor": lambda old, x: old ^ x,
+}  # fmt: skip
+_BITS = ("and", "or", "xor", "exch", "cas")
+_ORDERS = frozenset(("relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "global"))
+
+
+@opcode("atom", "red")
+def _atom(code: Code, inst: Instruction) -> Step:
+    """Translate ``atom`` and ``red``, for global memory (PTX ISA, 9.7.13.5 and 9.7.13.6).
+
+    Lanes execute in turn, CTA by CTA and thread by thread. A device may use any order.
+    """
+    kind, how = inst.op[-1], inst.op[-2]
+    allowed = {"b32", "b64"} if how in _BITS else {"u32", "s32", "u64", "s64"}
+    if how == "add":
+        allowed |= {"f32", "f64"}
+    known = how in _OPERATIONS or (how == "cas" and inst.op[0] == "atom")
+    code.require(inst, known and kind in allowed and set(inst.op[1:-2]) <= _ORDERS)
+    code.require(inst, "global" in inst.op, "its state space is not .global")
+    operands = inst.operands if inst.op[0] == "red" else inst.operands[1:]
+    to = None
+    if inst.op[0] == "atom" and not isinstance(inst.operands[0], Name):
+        to = code.register(inst, inst.operands[0], kind)
+    code.require(inst, len(operands) == (3 if how == "cas" else 2))
+    place = AddressOperand(code, inst, operands[0], BYTES[kind], "global")
+    sources = [code.source(inst, operand, kind) for operand in operands[1:]]
+    machine, dtype = code.machine, DTYPES[kind]
+    operation = _OPERATIONS.get(how)
+
+    def operate(old: Any, arguments: list[Any]) -> Any:
+        if operation is None:
+            return arguments[1] if old == arguments[0] else old
+        if kind == "f32":  # global memory flushes subnormal numbers to zero (9.7.13.5)
+            return flushed(operation(flushed(old), flushed(arguments[0])))
+        return operation(old, arguments[0])
+
+    def take_turns() -> None:
+        for source in sources:
+            machine.demand(inst, source.slot, "its operand")
+        before, machine.mask = machine.mask, machine.lanes()
+        places = place.accessed(False, True, atomic=True) // BYTES[kind]
+        view = machine.memory.view(dtype)
+        columns = [machine.each(code.read(source)) for source in sources]
+        old = np.empty(len(places), dtype)
+        for turn, index in enumerate(places):
+            old[turn] = view[index]
+            view[index] = operate(view[index], [column[turn] for column in columns])
+        if to is not None:
+            machine.set(to.slot, place.spread(old).view(STORED[to.type]))
+        machine.mask = before
+
+    return take_turns

@@ -55,43 +55,6 @@ _BITWISE: dict[str, np.ufunc] = {
 }  # fmt: skip
 #: The same as bits of a table (`cute_gemm.ptx.follow.bitwise`).
 _TABLES = {"and": 0b1000, "or": 0b1110, "xor": 0b0110, "not": 0b01}
-#: Opcodes that correspond to a NumPy function, and their types.
-_PLAIN: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
-    "add": (np.add, _INTEGERS + _FLOATS), "sub": (np.subtract, _INTEGERS + _FLOATS),
-    "min": (np.minimum, _INTEGERS), "max": (np.maximum, _INTEGERS),
-    "neg": (np.negative, _SIGNED + _FLOATS), "abs": (np.absolute, _SIGNED + _FLOATS),
-    **{name: (function, ("pred", "b16", "b32", "b64")) for name, function in _BITWISE.items()},
-}  # fmt: skip
-
-
-@opcode(*_PLAIN)
-def _plain(code: Code, inst: Instruction) -> Step:
-    name = inst.op[0]
-    function, allowed = _PLAIN[name]
-    kind = _kind(code, inst, *allowed)
-    rounded = name in ("add", "sub") and kind in _FLOATS
-    code.only(inst, kind, *(("rn",) if rounded else ()))
-    follow = _rule(name, kind)
-    if name in ("add", "sub", "neg"):
-        kind = _unsigned(kind)
-    return code.apply(inst, function, kind, (kind,) * function.nin, follow)
-
-
-def _rule(name: str, kind: str) -> Rule | None:
-    """Return how undefined bits pass through a NumPy function; None: the result is undefined."""
-    if name in _TABLES:
-        return bitwise(_TABLES[name], _BITWISE[name].nin)
-    if kind in _FLOATS:
-        rest = (1 << 8 * BYTES[kind] - 1) - 1
-        signs: dict[str, Rule] = {
-            "neg": moved(lambda x: x), "abs": moved(lambda x: x & x.dtype.type(rest))
-        }  # fmt: skip
-        return signs.get(name)
-    rules: dict[str, Rule] = {
-        "add": added, "sub": subtracted, "neg": negated, "min": extreme(True),
-        "max": extreme(False), "abs": _positive,
-    }  # fmt: skip
-    return rules[name]
 
 
 def _positive(x: Pair) -> Array:
@@ -100,6 +63,37 @@ def _positive(x: Pair) -> Array:
     bits = np.dtype(unsigned(value.dtype))
     other = np.negative(value).view(bits), negated((value.view(bits), lost.view(bits)))
     return chosen(other, (value.view(bits), lost.view(bits)), (value < 0, lost < 0))
+
+
+#: Opcodes that correspond to a NumPy function, their types, and the rule for those of integers.
+_PLAIN: dict[str, tuple[np.ufunc, tuple[str, ...], Rule]] = {
+    "add": (np.add, _INTEGERS + _FLOATS, added),
+    "sub": (np.subtract, _INTEGERS + _FLOATS, subtracted),
+    "min": (np.minimum, _INTEGERS, extreme(True)), "max": (np.maximum, _INTEGERS, extreme(False)),
+    "neg": (np.negative, _SIGNED + _FLOATS, negated),
+    "abs": (np.absolute, _SIGNED + _FLOATS, _positive),
+    **{
+        name: (function, ("pred", "b16", "b32", "b64"), bitwise(_TABLES[name], function.nin))
+        for name, function in _BITWISE.items()
+    },
+}  # fmt: skip
+#: Functions of a float's sign, in which all other bits stay.
+_SIGNS = {
+    "neg": moved(lambda x: x), "abs": moved(lambda x: x & x.dtype.type(np.iinfo(x.dtype).max >> 1))
+}  # fmt: skip
+
+
+@opcode(*_PLAIN)
+def _plain(code: Code, inst: Instruction) -> Step:
+    name = inst.op[0]
+    function, allowed, rule = _PLAIN[name]
+    kind = _kind(code, inst, *allowed)
+    rounded = name in ("add", "sub") and kind in _FLOATS
+    code.only(inst, kind, *(("rn",) if rounded else ()))
+    follow = _SIGNS.get(name) if kind in _FLOATS else rule
+    if name in ("add", "sub", "neg"):
+        kind = _unsigned(kind)
+    return code.apply(inst, function, kind, (kind,) * function.nin, follow)
 
 
 @opcode("mul", "mad")
@@ -198,9 +192,12 @@ def _shift(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, shift, kind, (kind, "u32"), steered(shift, 0xFFFFFFFF))
 
 
-_ORDERED: dict[str, Callable[..., Any]] = {
+_COMPARED: dict[str, Callable[..., Any]] = {
     "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "ne": lambda a, b: (a < b) | (a > b), "num": lambda a, b: (a == a) & (b == b),
+    "ne": np.not_equal,
+}  # fmt: skip
+_ORDERED = _COMPARED | {
+    "ne": lambda a, b: (a < b) | (a > b), "num": lambda a, b: (a == a) & (b == b)
 }  # fmt: skip
 #: Float comparisons that are also true if an operand is NaN: negations of the above.
 _NEGATED = {
@@ -217,9 +214,7 @@ def _setp(code: Code, inst: Instruction) -> Step:
         ordered = _ORDERED.get(_NEGATED.get(test, test))
         function = (lambda a, b: ~ordered(a, b)) if ordered and test in _NEGATED else ordered
     else:
-        known = ("eq", "ne") if kind[0] == "b" else ("eq", "ne", "lt", "le", "gt", "ge")
-        tests: dict[str, Callable[..., Any]] = {**_ORDERED, "ne": np.not_equal}
-        function = tests[test] if test in known else None
+        function = _COMPARED.get(test) if kind[0] != "b" or test in ("eq", "ne") else None
     joined = _BITWISE.get(inst.op[2]) if len(inst.op) == 4 else None
     if function is None or len(inst.op) not in (3, 4) or (len(inst.op) == 4 and joined is None):
         raise code.refuse(inst)

@@ -20,10 +20,9 @@ import numpy as np
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, PtxError
 from cute_gemm.ptx.barriers import Barrier
-from cute_gemm.ptx.cluster import ClusterMachine, machine_of
-from cute_gemm.ptx.code import Code, group_step, opcode
+from cute_gemm.ptx.clocks import ClusterMachine, machine_of
+from cute_gemm.ptx.code import Code, Lanewise, group_step, opcode
 from cute_gemm.ptx.floats import to_tf32
-from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import PARAMETERS, UNITS, WARP, Array
 from cute_gemm.ptx.parser import Address, Instruction
@@ -231,14 +230,11 @@ class Bulk:
 
     def wait(self, inst: Instruction, left: int) -> None:
         """Complete the stores of executing lanes except those of the last ``left`` groups."""
-        lanes, waiting = self.machine.lanes(), []
-        for copy in self._stores:
-            place = copy.cta, copy.thread
-            if lanes[place] and copy.group < self._committed[place] - left:
-                self._leave(copy)
-            else:
-                waiting.append(copy)
-        self._stores = waiting
+        ends = np.where(self.machine.lanes(), self._committed - left, 0)
+        done = [copy for copy in self._stores if copy.group < ends[copy.cta, copy.thread]]
+        self._stores = [copy for copy in self._stores if copy not in done]
+        for copy in done:
+            self._leave(copy)
 
     def _leave(self, copy: _Copy) -> None:
         machine, shared = self.machine, self.machine.shared
@@ -273,7 +269,7 @@ class _Operands:
         count = next((int(x[0]) for x in inst.op if x in ("1d", "2d", "3d", "4d", "5d")), 0)
         if not isinstance(operand, Address) or len(operand.coordinates) != count or not count:
             raise code.refuse(inst)
-        self.code, self.inst, self.count = code, inst, count
+        self.inst, self.count = inst, count
         self.map = Lanewise(code, inst, Address(operand.base, operand.offset), "u64")
         self.at = [Lanewise(code, inst, each, "s32") for each in operand.coordinates]
 
@@ -283,10 +279,8 @@ class _Operands:
         boxes = []
         for place, corner in zip(places, corners, strict=True):
             if place not in maps or len(maps[place].tensor.box) != self.count:
-                raise PtxError(
-                    f"line {self.inst.line}: {self.inst.brief}: its tensor map is not a parameter "
-                    "for which the launch got a Tensor"
-                )
+                what = "its tensor map is not a parameter for which the launch got a Tensor"
+                raise PtxError(self.inst.says(what))
             boxes.append((maps[place], corner))
         return boxes
 
@@ -294,7 +288,7 @@ class _Operands:
 #: Hints, and parts of every copy's opcode.
 _SAID = frozenset(
     ("async", "bulk", "tensor", "tile", "L2::cache_hint", "global", "shared::cta",
-     "shared::cluster",     "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
+     "shared::cluster", "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
      "1d", "2d", "3d", "4d", "5d")
 )  # fmt: skip
 
@@ -328,7 +322,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
                 what = f"its mask {mask:#x} names no CTA of the cluster's {size}"
                 raise machine.barriers.fault(inst, "out of bounds", what)
             for target in targets:
-                known = machine.barriers.at(inst, target, its, asking, proxy=True)
+                known = machine.barriers.at(inst, (target, its, asking), proxy=True)
                 if target != row // machine.shared.clocks.warps:
                     machine.barriers.visit(inst, target, row)
                 counts = target == targets[0]

@@ -15,12 +15,14 @@ and wgmma see writes of a thread after a ``fence.proxy.async``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.memory import WARP, Array, Region, SharedMemory, Wrong
+from cute_gemm.ptx.code import Code
+from cute_gemm.ptx.machine import Machine
+from cute_gemm.ptx.memory import WARP, Array, SharedMemory, Wrong, units
 
 #: Barriers of a CTA that have separate columns.
 BARRIERS = 64
@@ -111,18 +113,16 @@ class OrderedMemory(SharedMemory):
     are the lanes that read since their warp met, as bits; none if the whole warp read.
     """
 
-    def __init__(
-        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool,
-        cluster: int,
-    ) -> None:  # fmt: skip
-        super().__init__(ctas, threads, arrays, granule, watched)
-        warps = -(-threads // WARP)
-        self.clocks = Clocks(ctas, warps, cluster)
-        self.own = np.arange(ctas)[:, None] * warps * WARP + np.arange(threads)[None, :]
-        if watched:
-            self.wrote_by = np.zeros(self.size // granule, np.int32)
-            self.reads = np.zeros((self.size // granule, warps), np.int32)
-            self.readers = np.zeros((self.size // granule, warps), np.uint32)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        warps = -(-self.threads // WARP)
+        self.clocks = Clocks(self.ctas, warps, self.cluster)
+        self.own = np.arange(self.ctas)[:, None] * warps * WARP + np.arange(self.threads)[None, :]
+        if self.watched:
+            granules = self.size // self.granule
+            self.wrote_by = np.zeros(granules, np.int32)
+            self.reads = np.zeros((granules, warps), np.int32)
+            self.readers = np.zeros((granules, warps), np.uint32)
 
     def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
         self.clocks.meet(np.unique(ctas * self.clocks.warps + warps))
@@ -155,8 +155,8 @@ class OrderedMemory(SharedMemory):
         return np.asarray(unread.any(axis=-1))
 
     def _steps(self, offsets: Array, own: Array, width: int) -> tuple[list[Array], Array]:
-        granules, own = np.broadcast_arrays(offsets // self.granule, own)
-        return [granules + step for step in range(width // self.granule)], own
+        parts = units(offsets, self.granule, width, own)
+        return parts, np.broadcast_to(own, parts[0].shape)
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
         parts, own = self._steps(offsets, own, width)
@@ -245,3 +245,27 @@ class OrderedMemory(SharedMemory):
     def end_copy(self, granules: Array, column: int, phase: int) -> None:
         """End a write of granules in a phase of a barrier."""
         self.wrote[granules], self.wrote_by[granules] = phase, column
+
+
+class ClusterMachine(Machine):
+    """A batch of whole clusters, whose warps have clocks.
+
+    The parts for waits and pending operations (`barriers`, `bulk`, `wgmma`) refer to the machine by
+    this class; `waiting` combines them.
+    """
+
+    shared: OrderedMemory
+    barriers: Any
+    gates: Any
+    bulk: Any
+    products: Any
+
+    def rows(self, lanes: Array) -> Array:
+        """Return the rows (`cute_gemm.ptx.clocks`) of the warps that have these lanes."""
+        return np.unique(self.shared.own[lanes] // WARP)
+
+
+def machine_of(code: Code) -> ClusterMachine:
+    """Return the machine of a kernel, whose threads must wait individually."""
+    assert isinstance(code.machine, ClusterMachine)
+    return code.machine

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.errors import PtxError, shown
-from cute_gemm.ptx.follow import Rule
+from cute_gemm.ptx.follow import Rule, whole
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import PARAMETERS
+from cute_gemm.ptx.memory import PARAMETERS, SHARED_WINDOW, Array
 from cute_gemm.ptx.parser import (
     BYTES,
+    Address,
     Immediate,
     Instruction,
     Kernel,
@@ -62,7 +63,7 @@ class Code:
         #: Results of memory instructions about base registers (`AddressOperand`).
         self.known: dict[Any, tuple[Any, ...]] = {}
         #: For the translated instruction: results, each with the rule for its undefined bits and
-        #: their sources; without a rule all bits or none are undefined.
+        #: its sources.
         self.rules: list[tuple[int, Rule, list[Source]]] = []
         self._constants: dict[tuple[Any, bytes], int] = {}
 
@@ -100,8 +101,7 @@ class Code:
         dtype = DTYPES[kind]
         if isinstance(operand, Register):
             stored = STORED[operand.type]
-            fits = np.dtype(stored).itemsize == np.dtype(dtype).itemsize
-            fits = fits and (kind == "pred") == (operand.type == "pred")
+            fits = BYTES[operand.type] == BYTES[kind]
             self.require(inst, fits, f"{operand.name} is of type {operand.type}")
             return Source(operand.slot, None if stored is dtype else dtype)
         if isinstance(operand, Immediate):
@@ -173,9 +173,8 @@ class Code:
         follow: Rule | None = None,
     ) -> Step:  # fmt: skip
         """Return a function that sets a register; ``result``: dtype of ``function``'s result."""
-        if follow is not None:
-            self.rules.append((register.slot, follow, sources))
         values, to, stored = self.values, register.slot, STORED[register.type]
+        self.rules.append((to, follow or whole(stored), sources))
         if stored is not result or any(source.view is not None for source in sources):
 
             def viewed() -> None:
@@ -198,6 +197,26 @@ class Code:
             values[to] = function(*[values[slot] for slot in slots])
 
         return several
+
+
+class Lanewise:
+    """An operand as a number per executing lane; for an address, one in shared memory."""
+
+    def __init__(self, code: Code, inst: Instruction, operand: Operand, kind: str = "u32") -> None:
+        self.machine, self.inst, self.offset = code.machine, inst, 0
+        if isinstance(operand, Address):
+            self.offset, operand = operand.offset, operand.base
+            wide = isinstance(operand, Register) and operand.type in ("u64", "s64", "b64")
+            kind = "u64" if wide else kind
+        self.slot = code.source(inst, operand, kind).slot
+
+    def __call__(self, what: str = "its address") -> Array:
+        """Return the numbers, one per lane; fault if one is undefined."""
+        self.machine.demand(self.inst, self.slot, what)
+        values = self.machine.each(self.machine.values[self.slot]).astype(np.int64)
+        if values.size and values.min() >= SHARED_WINDOW:
+            values = values - SHARED_WINDOW
+        return values + self.offset
 
 
 def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from cute_gemm.ptx.floats import from_bf16, from_f8, from_f16, to_bf16, to_f8, t
 from cute_gemm.ptx.follow import in_parts, moved
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import SHARED_WINDOW, UNITS, Array
-from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
+from cute_gemm.ptx.parser import BYTES, Instruction, Name, Operand, Register, Vector
 
 _INTEGERS = tuple(f"{kind}{bits}" for kind in "su" for bits in (8, 16, 32, 64))
 
@@ -170,31 +170,28 @@ def _cvt(code: Code, inst: Instruction) -> Step:
 
 def _narrowed(code: Code, inst: Instruction, kind: str) -> tuple[Source, Callable[[Array], Array]]:
     """Return a truncated source whose register may be wider than the type (PTX ISA, 9.4.1)."""
-    register = inst.operands[1]
-    if not isinstance(register, Register):
-        return code.source(inst, register, kind), _same
-    dtype, unsigned = DTYPES[kind], UNITS[BYTES[kind]]
-    if _bits_of(code, inst, register, kind) is dtype:
-        return Source(register.slot, None), _same
+    operand, dtype, unsigned = inst.operands[1], DTYPES[kind], UNITS[BYTES[kind]]
+    if not isinstance(operand, Register):
+        return code.source(inst, operand, kind), _same
+    register, _ = _holder(code, inst, operand, kind)
     return Source(register.slot, None), lambda x: x.astype(unsigned, copy=False).view(dtype)
 
 
-def _bits_of(code: Code, inst: Instruction, register: Register, kind: str) -> Any:
-    """Return the storage of a register that holds an integer and may be wider than its type."""
-    stored = STORED[register.type]
-    fits = register.type not in ("pred", "f32", "f64")
+def _holder(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple[Register, Any]:
+    """Return a register that holds an integer and may be wider than its type, and its storage."""
+    if not isinstance(operand, Register):
+        raise code.refuse(inst)
+    stored = STORED[operand.type]
+    fits = operand.type not in ("pred", "f32", "f64")
     fits = fits and np.dtype(stored).itemsize >= BYTES[kind]
-    code.require(inst, fits, f"{register.name} is of type {register.type}")
-    return stored
+    code.require(inst, fits, f"{operand.name} is of type {operand.type}")
+    return operand, stored
 
 
 def _between_integers(code: Code, inst: Instruction, to: str, kind: str) -> Step:
     """Truncate or extend by the sign of the source; a wider register gets the extended result."""
     source, cut = _narrowed(code, inst, kind)
-    register = inst.operands[0]
-    if not isinstance(register, Register):
-        raise code.refuse(inst)
-    stored, dtype = _bits_of(code, inst, register, to), DTYPES[to]
+    (register, stored), dtype = _holder(code, inst, inst.operands[0], to), DTYPES[to]
 
     def convert(x: Array) -> Array:
         return cut(x).astype(dtype, copy=False).astype(stored, copy=False)

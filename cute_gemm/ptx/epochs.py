@@ -11,12 +11,10 @@ each other's accesses. Readers of a granule are then kept by lane, if they belon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.memory import WARP, Array, Region, SharedMemory, Wrong
+from cute_gemm.ptx.memory import WARP, Array, SharedMemory, Wrong, units
 
 #: A stamp is a time and a thread, or instead of it several threads, of any warp or of one.
 _STAMPS, _SEVERAL, _OF_WARP = 2048, 1024, 1025
@@ -31,13 +29,10 @@ class EpochMemory(SharedMemory):
     Reads are noted when a write follows in the same epoch: most epochs only read or only write.
     """
 
-    def __init__(
-        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
-    ) -> None:
-        super().__init__(ctas, threads, arrays, granule, watched)
-        self.threads = np.arange(threads, dtype=np.int32)[None, :]
-        if watched:
-            self.read = np.zeros(self.size // granule, np.int32)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.watched:
+            self.read = np.zeros(self.size // self.granule, np.int32)
         self._later: list[tuple[Array, Array, int]] = []
         self.time = 0
         self.next_epoch()
@@ -47,7 +42,7 @@ class EpochMemory(SharedMemory):
         if self.time == _TIMES:
             self._start_over()
         self.base = np.int32(self.time * _STAMPS)
-        self.own = self.base + self.threads
+        self.own = self.base + np.arange(self.threads, dtype=np.int32)[None, :]
         self._later.clear()
         self._dirty = False
 
@@ -78,14 +73,13 @@ class EpochMemory(SharedMemory):
             self.read[granules[more]] = joined[more]
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
-        granules, count = offsets // self.granule, width // self.granule
-        self._later.append((granules, own, count))
+        self._later.append((offsets, own, width))
         if not self._dirty and not self.flying:
             return None
-        for step in range(count):
-            stamps = self.wrote.take(granules + step)
+        for part in units(offsets, self.granule, width):
+            stamps = self.wrote.take(part)
             if stamps.max() >= self.base:
-                bad = self._unknown(stamps, granules + step, own)
+                bad = self._unknown(stamps, part, own)
                 if bad.any():
                     flying = stamps >= _IN_FLIGHT
                     return (flying, "in flight") if flying.any() else (bad, "race")
@@ -93,15 +87,13 @@ class EpochMemory(SharedMemory):
 
     def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         self._dirty = True
-        for part, reader, count in self._later:
-            part, reader = np.broadcast_arrays(part, reader)
-            for step in range(count):
-                self._note(part + step, reader)
+        for read, reader, read_width in self._later:
+            reader = np.broadcast_to(reader, np.broadcast_shapes(read.shape, reader.shape))
+            for part in units(read, self.granule, read_width, reader):
+                self._note(part, reader)
         self._later.clear()
-        granules, own = np.broadcast_arrays(offsets // self.granule, own)
         stamp = own + np.int32(_IN_FLIGHT) if flying else own
-        for step in range(width // self.granule):
-            part = granules + step
+        for part in units(offsets, self.granule, width, own):
             wrote = self.wrote.take(part)
             bad = self._unknown(wrote, part, own) | self._unknown(self.read.take(part), part, own)
             self.wrote[part] = stamp
@@ -113,10 +105,9 @@ class EpochMemory(SharedMemory):
     def landing(self, offsets: Array, ctas: Array, threads: Array, width: int) -> None:
         self._dirty = True
         self.define(offsets, width)
-        granules = offsets // self.granule
         own = self.own[ctas if len(self.own) > 1 else 0, threads]
-        for step in range(width // self.granule):
-            self.wrote[granules + step] = own
+        for part in units(offsets, self.granule, width):
+            self.wrote[part] = own
 
 
 class WarpMemory(EpochMemory):
@@ -125,14 +116,12 @@ class WarpMemory(EpochMemory):
     Each lane has a vector of times up to which it has seen other lanes of its warp.
     """
 
-    def __init__(
-        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
-    ) -> None:
-        super().__init__(ctas, threads, arrays, granule, watched)
-        self.known = np.zeros((ctas, threads, WARP), np.int32)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.known = np.zeros((self.ctas, self.threads, WARP), np.int32)
         self._know_oneself()
-        if watched:
-            self.reads = np.zeros((self.size // granule, WARP), np.int32)
+        if self.watched:
+            self.reads = np.zeros((self.size // self.granule, WARP), np.int32)
 
     def _know_oneself(self) -> None:
         lanes = np.arange(self.known.shape[1])

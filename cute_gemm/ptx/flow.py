@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from itertools import pairwise
 
-from cute_gemm.errors import PtxError
+from cute_gemm.errors import PtxError, shown
+from cute_gemm.ptx.machine import Piece
 from cute_gemm.ptx.parser import Address, Instruction, Kernel, Name, Operand, Register, Vector
 
+#: Instructions that branch or end a thread.
+ENDS = ("bra", "ret", "exit")
 #: Instructions whose first operand is not a result.
 _NO_RESULT = frozenset(
     ("st", "red", "bra", "ret", "exit", "bar", "barrier", "cp", "membar", "fence", "prefetch",
@@ -15,16 +18,6 @@ _NO_RESULT = frozenset(
 )  # fmt: skip
 #: Instructions on an mbarrier that have a result.
 _TELLS = frozenset(("arrive", "arrive_drop", "try_wait", "test_wait", "pending_count"))
-
-
-@dataclass
-class Block:
-    """Instructions from ``begin`` up to ``end``, of which only the last may branch or wait."""
-
-    begin: int
-    end: int
-    #: Possible next blocks.
-    next: list[int] = field(default_factory=list)
 
 
 def is_barrier(inst: Instruction) -> bool:
@@ -86,67 +79,56 @@ def registers(operands: Iterable[Operand]) -> tuple[Register, ...]:
     return tuple(names)
 
 
-def blocks(kernel: Kernel) -> list[Block]:
+def blocks(kernel: Kernel) -> list[Piece]:
     """Cut a kernel at targets of branches, and after branches, ends and waits."""
     code = kernel.instructions
-    if not code or code[-1].op[0] not in ("ret", "exit", "bra") or code[-1].guard:
+    if not code or code[-1].op[0] not in ENDS or code[-1].guard:
         line = f"line {code[-1].line}: " if code else ""
         raise PtxError(f"{line}the entry {kernel.name} does not end with ret")
     cuts = {0, len(code), *kernel.labels.values()}
-    for index, inst in enumerate(code):
-        if inst.op[0] in ("bra", "ret", "exit") or may_wait(inst):
-            cuts.add(index + 1)
-    places = sorted(cuts)
-    pieces = [Block(begin, end) for begin, end in zip(places, places[1:], strict=False)]
-    number = {block.begin: index for index, block in enumerate(pieces)}
-    for index, block in enumerate(pieces):
-        last = code[block.end - 1]
+    cuts.update(i + 1 for i, inst in enumerate(code) if inst.op[0] in ENDS or may_wait(inst))
+    number = {begin: index for index, begin in enumerate(sorted(cuts))}
+    pieces = [Piece(begin=begin, count=end - begin) for begin, end in pairwise(number)]
+    for index, piece in enumerate(pieces):
+        last = code[piece.begin + piece.count - 1]
         if last.op[0] == "bra":
-            block.next.append(number[kernel.labels[target(last)]])
-        if last.op[0] not in ("bra", "ret", "exit") or last.guard:
-            block.next.append(index + 1)
+            (label,) = last.operands
+            assert isinstance(label, Name)
+            piece.target = number[kernel.labels[label.name]]
+            if piece.target == len(pieces):
+                what = f"{shown(last.text)} goes to a label without an instruction after it"
+                raise PtxError(f"line {last.line}: {what}")
+        piece.next = index + 1 if last.op[0] not in ENDS or last.guard else piece.target
     return pieces
 
 
-def target(inst: Instruction) -> str:
-    """Return the label to which a branch goes."""
-    name = inst.operands[0]
-    assert isinstance(name, Name)
-    return name.name
-
-
-def unsure(kernel: Kernel, parts: list[Block]) -> frozenset[int]:
+def unsure(kernel: Kernel, pieces: list[Piece]) -> frozenset[int]:
     """Return slots of the registers that some path through the kernel reads before it sets them.
 
     Reads of all other registers need no check. Sets of registers are bits of an int.
     """
-    code = kernel.instructions
 
-    def followed(block: Block, known: int) -> tuple[int, set[int]]:
-        """Return what is set after a block and what it reads unset, given what is set before."""
+    def followed(piece: Piece, known: int) -> tuple[int, set[int]]:
+        """Return what is set after a piece and what it reads unset, given what is set before."""
         unset: set[int] = set()
-        for inst in code[block.begin : block.end]:
+        for inst in kernel.instructions[piece.begin : piece.begin + piece.count]:
             unset.update(each.slot for each in sources(inst) if not known >> each.slot & 1)
             if inst.guard is None:
                 for each in results(inst):
                     known |= 1 << each.slot
         return known, unset
 
-    everything = (1 << len(kernel.registers)) - 1
-    gives = [followed(block, 0)[0] for block in parts]
-    before: list[list[int]] = [[] for _ in parts]
-    for index, block in enumerate(parts):
-        for after in block.next:
-            before[after].append(index)
-    at_start = [0] + [everything] * (len(parts) - 1)
-    changed = True
-    while changed:
-        changed = False
-        for index in range(1, len(parts)):
-            known = everything if before[index] else 0
-            for other in before[index]:
-                known &= at_start[other] | gives[other]
-            if known != at_start[index]:
-                at_start[index], changed = known, True
-    unset = (followed(block, known)[1] for block, known in zip(parts, at_start, strict=True))
-    return frozenset().union(*unset)
+    sets = [followed(piece, 0)[0] for piece in pieces]
+    after = [{x for x in (piece.next, piece.target) if x is not None} for piece in pieces]
+    # Pieces that no other one precedes begin with no register set.
+    everything, targets = (1 << len(kernel.registers)) - 1, set().union(*after) - {0}
+    before = [everything if index in targets else 0 for index in range(len(pieces))]
+    todo = list(range(len(pieces)))
+    while todo:
+        index = todo.pop()
+        for other in after[index]:
+            known = before[other] & (before[index] | sets[index])
+            if known != before[other]:
+                before[other] = known
+                todo.append(other)
+    return frozenset().union(*(followed(*each)[1] for each in zip(pieces, before, strict=True)))

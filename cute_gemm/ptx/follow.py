@@ -10,6 +10,7 @@ values, or the lowest bit that can change (J. Seward and N. Nethercote, section 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,11 @@ def every(bad: Array, dtype: Any) -> Array:
     """Set all bits of each value that has an undefined bit."""
     ones = np.array(-1).astype(unsigned(dtype))
     return np.asarray(np.where(bad != 0, ones, ones ^ ones))
+
+
+def whole(dtype: Any) -> Rule:
+    """Return the rule of a result that is undefined as a whole if a bit of an operand is."""
+    return lambda *pairs: every(reduce(np.logical_or, (lost for _, lost in pairs)), dtype)
 
 
 def bounds(pair: Pair) -> Pair:

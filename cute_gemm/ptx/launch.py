@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -226,16 +226,16 @@ def run(
         if watch and not _ordered(kernel):
             elements = [tensor_map.size for tensor_map in machine.maps.values()]
             memory.watch(min([_granule(kernel, "global"), *elements]))
-        made_of = WarpMemory if in_warps else EpochMemory
-        shared_memory = partial(OrderedMemory, cluster=cluster) if waits else made_of
+        made_of = OrderedMemory if waits else WarpMemory if in_warps else EpochMemory
         for first in range(0, ctas, fitting):
             count = min(fitting, ctas - first)
             if tell is not None:
                 tell(first, ctas)
             code.known.clear()
-            its = shared_memory(count, machine.threads, arrays, granule, watch and size > 0)
+            watched = watch and size > 0
+            shared = made_of(count, machine.threads, arrays, granule, watched, cluster)
             program.reset()
-            machine.begin(first, count, its, code.specials)
+            machine.begin(first, count, shared, code.specials)
             machine.execute(program.pieces)
     for buffer in buffers:
         if buffer.array.size and buffer.array.flags.writeable:
@@ -321,9 +321,17 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
     block = bytearray(end_of(kernel.parameters))
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         width = parameter.size or 0
-        if isinstance(argument, int | float) and not isinstance(argument, np.generic):
-            argument = _typed(argument, parameter, position)
-        raw = _bytes(argument, width, memory)
+        match argument:
+            case Buffer():
+                raw = struct.pack("<Q", memory.address(argument.name) + argument.span[0])
+            case np.generic():
+                raw = argument.tobytes()
+            case TensorMap():
+                raw = bytes(width)
+            case int() | float():
+                raw = _number(argument, parameter, position)
+            case _:
+                raw = argument
         if len(raw) != width:
             raise PtxError(
                 f"argument {position} of {kernel.name} has {len(raw)} bytes; its parameter {width}"
@@ -332,35 +340,28 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
     return bytes(block)
 
 
-def _typed(argument: int | float, parameter: Variable, position: int) -> int | float:
+def _number(argument: int | float, parameter: Variable, position: int) -> bytes:
     """Return a number in the type of its parameter; ``PtxError`` if it does not fit."""
-    kind, what = parameter.type, f"argument {position} is {argument!r}"
+    kind, name, what = parameter.type, shown(parameter.name), f"argument {position} is {argument!r}"
     if parameter.count or kind == "pred":
         of = f"{parameter.count} x .{kind}" if parameter.count else f".{kind}"
-        raise PtxError(f"{what}; parameter {shown(parameter.name)} is {of} and takes no number")
-    if kind in ("f32", "f64"):
+        raise PtxError(f"{what}; parameter {name} is {of} and takes no number")
+    bits = 8 * BYTES[kind]
+    if isinstance(argument, float) and (kind[0] in "us" or bits not in (32, 64)):
+        raise PtxError(f"{what}; parameter {name} is .{kind}: expected an integer")
+    if isinstance(argument, float) or kind in ("f32", "f64"):
         try:
-            number = float(argument)
-            struct.pack("<f" if kind == "f32" else "<d", number)
+            return struct.pack("<d" if bits == 64 else "<f", argument)
         except OverflowError as error:
             raise PtxError(
-                f"{what[:80]}, which is beyond the numbers of .{kind}, the type of parameter "
-                f"{shown(parameter.name)}"
+                f"{what[:80]}, which is beyond the numbers of .{kind}, the type of parameter {name}"
             ) from error
-        return number
-    if isinstance(argument, float):
-        if kind[0] in "us" or 8 * BYTES[kind] not in (32, 64):
-            raise PtxError(
-                f"{what}; parameter {shown(parameter.name)} is .{kind}: expected an integer"
-            )
-        return argument
-    bits = 8 * BYTES[kind]
     if not -(1 << bits - 1) <= argument < 1 << bits:
         raise PtxError(
             f"argument {position} is an integer of {argument.bit_length()} bits; parameter "
-            f"{shown(parameter.name)} is .{kind} and takes {bits}"
+            f"{name} is .{kind} and takes {bits}"
         )
-    return argument
+    return (argument & (1 << bits) - 1).to_bytes(bits // 8, "little")
 
 
 def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> dict[int, Map]:
@@ -377,17 +378,3 @@ def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -
                 )
             maps[parameter.offset] = Map(argument.tensor, argument.buffer, begin)
     return maps
-
-
-def _bytes(argument: Argument, width: int, memory: GlobalMemory) -> bytes:
-    if isinstance(argument, Buffer):
-        return struct.pack("<Q", memory.address(argument.name) + argument.span[0])
-    if isinstance(argument, np.generic):
-        return argument.tobytes()
-    if isinstance(argument, TensorMap):
-        return bytes(width)
-    if isinstance(argument, float):
-        return struct.pack("<d" if width == 8 else "<f", argument)
-    if isinstance(argument, int):
-        return (argument & (1 << 8 * width) - 1).to_bytes(width, "little")
-    return argument

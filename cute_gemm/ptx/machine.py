@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import FaultError
-from cute_gemm.ptx.copies import Copies
-from cute_gemm.ptx.lanes import Lanes
+from cute_gemm.ptx.lanes import Copies, Lanes, WarpBarriers
 from cute_gemm.ptx.memory import GLOBAL, WARP, Array, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
-from cute_gemm.ptx.warpwait import WarpBarriers
 
 #: Instructions of a batch of CTAs after which a kernel is considered endless; and the same for
 #: instructions without an effect.
@@ -34,13 +32,18 @@ Step = Callable[[], None]
 
 @dataclass
 class Wait:
-    """A condition for which lanes wait individually (`cute_gemm.ptx.waiting`)."""
+    """A condition for which lanes wait, individually if it has ``poll`` (`cute_gemm.ptx.waiting`).
+
+    Otherwise they wait for all lanes of their CTA that have not ended.
+    """
 
     inst: Instruction
     #: Return which executing lanes continue now, and apply the effects of that.
-    poll: Callable[[], Array]
+    poll: Callable[[], Array] | None = None
     #: Return what the executing lanes still wait for.
-    says: Callable[[], str]
+    says: Callable[[], str] = lambda: "other threads of its CTA have not arrived"
+    #: What is executed when all have arrived.
+    met: Step | None = None
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Piece:
 
     ``plain`` may change registers of lanes that are not here, ``apart`` preserves them. Then
     follows one of: a branch of lanes with ``choice`` to ``target``, and of others to the next piece
-    (None: the end); a wait at the ``barrier``.
+    (None: the end); a wait.
     """
 
     plain: list[Step] = field(default_factory=list)
@@ -59,10 +62,6 @@ class Piece:
     #: Slot of the predicate of a branch, and whether it is negated; -1: unconditional.
     choice: int = -1
     negated: bool = False
-    barrier: Instruction | None = None
-    #: What is executed when all have arrived at the barrier.
-    met: Step | None = None
-    #: Another wait, after the steps.
     wait: Wait | None = None
     #: Index of its first instruction, and their number.
     begin: int = 0
@@ -121,18 +120,14 @@ class Machine(Lanes):
         # CTAs of a cluster lie along x.
         size = self.cluster
         clusters, each = (self.grid[0] // size, *self.grid[1:]), (size, 1, 1)
-        counts = {
-            "%ntid": self.block, "%nctaid": self.grid, "%nclusterid": clusters,
-            "%cluster_nctaid": each, "%cluster_nctarank": each,
-        }  # fmt: skip
         places = {
             "%tid": (lanes, self.block), "%laneid": (lanes, (WARP, 1, 1)),
             "%ctaid": (numbers, self.grid), "%clusterid": (numbers // np.uint32(size), clusters),
             "%cluster_ctaid": (numbers, each), "%cluster_ctarank": (numbers, each),
         }  # fmt: skip
         mode = "xyz".index(axis) if axis else 0
-        if kind in counts:
-            return np.full((1, 1), counts[kind][mode], np.uint32)
+        if kind not in places:  # the extent, as in %ntid
+            return np.full((1, 1), places[kind.replace("n", "", 1)][1][mode], np.uint32)
         index, extents = places[kind]
         if extents[mode] == 1:
             return np.zeros((1, 1), np.uint32)
@@ -143,10 +138,8 @@ class Machine(Lanes):
 
     def alive(self) -> Array:
         """Return the lanes that have not ended."""
-        lanes_alive = self.lanes().copy()
-        for mask in (*self.ready.values(), *self.parked.values()):
-            lanes_alive |= self.full(mask)
-        return lanes_alive
+        masks = self.mask, *self.ready.values(), *self.parked.values()
+        return np.logical_or.reduce([self.full(mask) for mask in masks])
 
     def who(self, lanes: Array) -> str:
         """Return lanes as text: the warps of the first CTA among them."""
@@ -167,9 +160,8 @@ class Machine(Lanes):
     def whole(self, inst: Instruction, size: int, name: str) -> Array:
         """Return which groups of ``size`` threads execute, (CTAs, groups); fault if partial."""
         if self.threads % size:
-            self.fault(
-                inst, "divergent", f"the CTA does not consist of whole {name}s", self.lanes()
-            )
+            what = f"the CTA does not consist of whole {name}s"
+            self.fault(inst, "divergent", what, self.lanes())
         self.together()
         if self.mask is None:
             return np.ones((self.ctas, self.threads // size), bool)
@@ -216,14 +208,19 @@ class Machine(Lanes):
         """Raise a fault for the first lane of ``bad``, if any, with its address."""
         if not bad.any():
             return
-        bad = np.broadcast_to(bad, self.shape)
-        cta, thread = (int(x) for x in np.argwhere(bad)[0])
+        cta, thread = (int(x) for x in np.argwhere(self.full(bad))[0])
         where = ""
         if address is not None:
-            value = int(np.broadcast_to(address, self.shape)[cta, thread])
+            value = int(self.full(address)[cta, thread])
             where = f" at address {value:#x}"
             what = what.replace("{near}", self.memory.near(value - GLOBAL))
         raise inst.fault(kind, f"CTA {self.name(cta)}, thread {thread}{where}: {what}")
+
+    def demand(self, inst: Instruction, slot: int, what: str) -> None:
+        """Fault if a value that matters is undefined in an executing lane."""
+        if (bits := self.undefined[slot]) is not None:
+            came = "depends on a register or shared memory that no thread has set"
+            self.fault(inst, "uninitialised", f"{what} {came}", (bits != 0) & self.lanes())
 
     def number(self, rows: Any) -> Any:
         """Return the numbers of CTAs of the batch, from 1; those of a cluster share one."""
@@ -252,10 +249,8 @@ class Machine(Lanes):
             self._count(piece, limit)
             for step in piece.apart if ready or parked else piece.plain:
                 step()
-            if piece.barrier is not None:
-                join(parked, place, mask)
-            elif piece.wait is not None:
-                self._wait(place, piece)
+            if piece.wait is not None:
+                self._wait(place, piece, piece.wait)
             elif piece.choice >= 0:
                 self._branch(piece, mask, ready)
             elif piece.next is not None:
@@ -287,14 +282,16 @@ class Machine(Lanes):
         if self.recorder is not None:
             self.recorder.executed(piece.begin, piece.count, self)
 
-    def _wait(self, place: int, piece: Piece) -> None:
+    def _wait(self, place: int, piece: Piece, wait: Wait) -> None:
         """Let executing lanes pass a wait, or park them there."""
-        assert piece.wait is not None and piece.next is not None
+        if wait.poll is None:
+            join(self.parked, place, self.mask)
+            return
         lanes = self.lanes()
-        go = piece.wait.poll() & lanes
+        go = wait.poll() & lanes
         if go.any():
             self.moved = self.steps
-            join(self.ready, piece.next, None if go.all() else go)
+            join(self.ready, piece.next or 0, None if go.all() else go)
         stay = lanes & ~go
         if stay.any():
             join(self.parked, place, None if stay.all() else stay)
@@ -302,10 +299,11 @@ class Machine(Lanes):
     def poll(self, pieces: list[Piece]) -> bool:
         """Poll all parked lanes; return whether any continues."""
         for place, mask in list(self.parked.items()):
-            if pieces[place].wait is not None:
+            wait = pieces[place].wait
+            if wait is not None and wait.poll is not None:
                 del self.parked[place]
                 self.mask = mask
-                self._wait(place, pieces[place])
+                self._wait(place, pieces[place], wait)
         return bool(self.ready)
 
     def stuck(self, pieces: list[Piece]) -> None:
@@ -313,11 +311,9 @@ class Machine(Lanes):
         waits, line = [], 0
         for place in sorted(self.parked):
             self.mask, wait = self.parked[place], pieces[place].wait
-            inst = wait.inst if wait is not None else pieces[place].barrier
-            assert inst is not None
-            line = line or inst.line
-            reason = "other threads of its CTA have not arrived" if wait is None else wait.says()
-            waits.append(f"line {inst.line}: {inst.brief}: {reason} ({self.who(self.lanes())})")
+            assert wait is not None
+            line = line or wait.inst.line
+            waits.append(wait.inst.says(f"{wait.says()} ({self.who(self.lanes())})"))
         raise FaultError("a wait that never ends: " + "; ".join(waits), "deadlock", line)
 
     def _branch(self, piece: Piece, mask: Array | None, ready: dict[int, Array | None]) -> None:
@@ -342,24 +338,22 @@ class Machine(Lanes):
         ISA, 9.7.13.1). Like compute-sanitizer, this requires it of all threads of the CTA that have
         not ended.
         """
-        waiting = {place: self.full(mask) for place, mask in self.parked.items()}
-        if any(pieces[place].barrier is None for place in waiting):
+        waits = [(wait, self.full(self.parked[x])) for x in self.parked if (wait := pieces[x].wait)]
+        if any(wait.poll is not None for wait, _ in waits):
             self.stuck(pieces)
-        alive = np.any([*waiting.values()], axis=0)
-        for place, lanes in waiting.items():
+        alive = np.any([lanes for _, lanes in waits], axis=0)
+        for wait, lanes in waits:
             missing = lanes.any(axis=1, keepdims=True) & alive & ~lanes
             if missing.any():
                 cta, thread = np.argwhere(missing)[0]
-                where = next(place for place in waiting if waiting[place][cta, thread])
-                inst, other = pieces[place].barrier, pieces[where].barrier
-                assert inst is not None and other is not None
-                what = f"other threads of its CTA wait here, but it waits at line {other.line}"
-                self.fault(inst, "barrier", what, missing)
+                line = next(other.inst.line for other, there in waits if there[cta, thread])
+                what = f"other threads of its CTA wait here, but it waits at line {line}"
+                self.fault(wait.inst, "barrier", what, missing)
         parked = self.parked.copy()
         self.parked.clear()
-        for place, self.mask in parked.items():
-            if (met := pieces[place].met) is not None:
-                met()
+        for (wait, _), (place, self.mask) in zip(waits, parked.items(), strict=True):
+            if wait.met is not None:
+                wait.met()
             join(self.ready, pieces[place].next or 0, self.mask)
         self.moved = self.steps
         self.shared.next_epoch()

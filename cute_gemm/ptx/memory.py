@@ -7,7 +7,7 @@ by byte (global), and the last writers by granule (shared).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,17 @@ WARP = 32
 UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
+def units(offsets: Array, unit: int, width: int, like: Array | None = None) -> list[Array]:
+    """Return the units of bytes that accesses of ``width`` bytes touch, one array per unit.
+
+    The arrays have the shape to which offsets and ``like`` broadcast.
+    """
+    first = offsets // unit
+    if like is not None and like.shape != first.shape:
+        first = np.broadcast_to(first, np.broadcast_shapes(first.shape, like.shape))
+    return [first + step if step else first for step in range(max(1, width // unit))]
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """A buffer in global memory, or an array in shared memory: its first byte, and its end."""
@@ -42,7 +53,7 @@ class Bytes:
     """Bytes that are read and written as units of any type."""
 
     #: The accessible parts.
-    regions: Sequence[Region] = ()
+    regions: Sequence[Region]
 
     def __init__(self, size: int) -> None:
         # 16 bytes are the widest unit: views need a length and an address that are multiples.
@@ -125,10 +136,8 @@ class GlobalMemory(Bytes):
     def may_write(self, offsets: Array, width: int) -> Array:
         unit = min(width, 8)
         flags, every_bit = self._writable.view(UNITS[unit]), ~UNITS[unit](0)
-        writable = np.ones(offsets.shape, bool)
-        for step in range(width // unit):
-            writable &= flags.take(offsets // unit + step) == every_bit
-        return writable
+        parts = units(offsets, unit, width)
+        return np.logical_and.reduce([flags.take(part) == every_bit for part in parts])
 
     def watch(self, granule: int) -> None:
         """Begin to record stores, in granules of the narrowest store."""
@@ -139,26 +148,26 @@ class GlobalMemory(Bytes):
         """Record stores by CTAs numbered from 1; return which overwrite another CTA's, or None."""
         if self._stored_by is None:
             return None
-        granules, who = np.broadcast_arrays(offsets // self._granule, who)
-        bad = np.zeros(granules.shape, bool)
-        for part in (granules + step for step in range(width // self._granule)):
+        parts = units(offsets, self._granule, width, who)
+        bad = np.zeros(parts[0].shape, bool)
+        for part in parts:
             before = self._stored_by.take(part)
             self._stored_by[part] = who
             bad |= (before != 0) & (before != who) | (self._stored_by.take(part) != who)
-        self._first = min(self._first, int(granules.min(initial=self.size)))
-        self._last = max(self._last, int(granules.max(initial=-1)) + width // self._granule)
+        self._first = min(self._first, int(parts[0].min(initial=self.size)))
+        self._last = max(self._last, int(parts[-1].max(initial=-1)) + 1)
         return bad if bad.any() else None
 
     def loaded(self, offsets: Array, who: Array, width: int) -> Array | None:
         """Return which loads read what another CTA has stored, or None."""
         if self._last < 0 or not offsets.size:
             return None
-        granules, count = offsets // self._granule, max(1, width // self._granule)
-        if int(granules.max()) + count <= self._first or granules.min() >= self._last:
+        parts = units(offsets, self._granule, width)
+        if parts[-1].max() < self._first or parts[0].min() >= self._last:
             return None
-        bad = np.zeros(np.broadcast_shapes(granules.shape, who.shape), bool)
-        for step in range(count):
-            by = self._stored_by.take(granules + step)
+        bad = np.zeros(np.broadcast_shapes(offsets.shape, who.shape), bool)
+        for part in parts:
+            by = self._stored_by.take(part)
             bad |= (by != 0) & (by != who)
         return bad if bad.any() else None
 
@@ -184,8 +193,9 @@ def nearest(offset: int, regions: Sequence[Region]) -> str:
 Wrong = tuple[Array, str]
 
 
+@dataclass(eq=False)
 class SharedMemory(Bytes):
-    """Shared memory of a batch of CTAs.
+    """Shared memory of a batch of CTAs; ``regions``: the arrays of one, with their places in it.
 
     ``undefined`` has a byte of ones where nothing was written, or the undefined bits. Derived
     classes know the accesses since the last barrier by granule: `cute_gemm.ptx.epochs` if threads
@@ -193,21 +203,21 @@ class SharedMemory(Bytes):
     thread of a lane in their terms.
     """
 
-    own: Array
+    ctas: int
+    threads: int
+    regions: Sequence[Region]
+    granule: int
+    watched: bool
+    cluster: int = 1
+    own: Array = field(init=False)
 
-    def __init__(
-        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
-    ) -> None:
-        """``arrays``: those of a CTA, with their places in it."""
-        self.regions = arrays
-        self.bytes = size = max((array.end for array in arrays), default=0)
+    def __post_init__(self) -> None:
+        self.bytes = size = max((array.end for array in self.regions), default=0)
         self.pitch = -(-size // 16) * 16
-        super().__init__(max(16, ctas * self.pitch))
-        self.granule = granule
-        self.watched = watched
-        self.rows = np.arange(ctas, dtype=np.int64)[:, None] * self.pitch
-        if watched:
-            self.wrote = np.zeros(self.size // granule, np.int32)
+        super().__init__(max(16, self.ctas * self.pitch))
+        self.rows = np.arange(self.ctas, dtype=np.int64)[:, None] * self.pitch
+        if self.watched:
+            self.wrote = np.zeros(self.size // self.granule, np.int32)
             self.undefined = Bytes(self.size)
             self.undefined.raw[:] = 255
         #: Copies that have not been waited for.
@@ -229,20 +239,16 @@ class SharedMemory(Bytes):
 
     def holes(self, offsets: Array, width: int) -> bool:
         """Return whether a read of ``width`` bytes at flat offsets meets an undefined bit."""
-        flags, places = self._flags(offsets, width)
-        return any(flags.take(place).any() for place in places)
+        unit = min(width, 8)
+        flags = self.undefined.view(UNITS[unit])
+        return any(flags.take(place).any() for place in units(offsets, unit, width))
 
     def define(self, offsets: Array, width: int) -> None:
         """Note that bytes have been written."""
-        flags, places = self._flags(offsets, width)
-        for place in places:
-            flags[place] = 0
-
-    def _flags(self, offsets: Array, width: int) -> tuple[Array, list[Array]]:
-        """Return the undefined bits in words, and the words of accesses."""
         unit = min(width, 8)
-        places = [offsets // unit + step for step in range(width // unit)]
-        return self.undefined.view(UNITS[unit]), places
+        flags = self.undefined.view(UNITS[unit])
+        for place in units(offsets, unit, width):
+            flags[place] = 0
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
         """Note a read at flat offsets by the threads ``own``; return its fault, or None."""

@@ -77,12 +77,12 @@ class Instruction:
 
     def fault(self, kind: str, what: str) -> FaultError:
         """Return a fault of the instruction: ``what`` has thread, place and reason."""
-        return FaultError(f"line {self.line}: {self.brief}: {what}", kind, self.line)
+        return FaultError(self.says(what), kind, self.line)
 
-    @property
-    def brief(self) -> str:
-        """Text shortened for messages."""
-        return self.text if len(self.text) < 120 else f"{self.text[:100]} ..."
+    def says(self, what: str) -> str:
+        """Return a message about the instruction, with its line and its shortened text."""
+        text = self.text if len(self.text) < 120 else f"{self.text[:100]} ..."
+        return f"line {self.line}: {text}: {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +183,13 @@ def parse(text: str, entry: str | None = None) -> Kernel:
     return _Parser(text, kernels[0]).kernel
 
 
+@dataclass
 class _Scope:
     """Names between two braces: types of registers (``%r<>`` for a family) and labels."""
 
-    def __init__(self) -> None:
-        self.types: dict[str, str] = {}
-        self.labels: dict[str, str] = {}
-        self.known: dict[str, Register] = {}
+    types: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    known: dict[str, Register] = field(default_factory=dict)
 
 
 class _Parser:
@@ -261,7 +261,7 @@ class _Parser:
         elif text.startswith(".reg"):
             self._registers(position, text)
         elif text.startswith((".shared", ".extern")):
-            self._shared(position, text)
+            self._variable(text, position, self.kernel.shared)
         elif not text.startswith(_IGNORED):
             raise self.error(position, f"the directive {shown(text.split()[0])} is not supported")
 
@@ -270,12 +270,10 @@ class _Parser:
     def _parameters(self, text: str, position: int) -> None:
         known = self.kernel.parameters
         for parameter in filter(None, (part.strip() for part in text.split(","))):
-            plain = _POINTER.sub("", parameter)
-            variable = self._variable(plain, position, end_of(known))
-            known[variable.name] = variable
+            self._variable(_POINTER.sub("", parameter), position, known)
 
-    def _variable(self, text: str, position: int, end: int) -> Variable:
-        """Return a declared variable, placed after ``end`` bytes of others."""
+    def _variable(self, text: str, position: int, known: dict[str, Variable]) -> None:
+        """Append a declared variable to those of its space."""
         match = _VARIABLE.match(text.strip())
         if match is None or match["type"] not in BYTES:
             raise self.error(position, f"the declaration {shown(text)} is not understood")
@@ -284,24 +282,20 @@ class _Parser:
         count = (match["array"] or "[1]").strip("[] \t\n")
         value = b""
         if match["value"]:
-            parts = [
-                self._operand(part, position) for part in re.findall(r"[^{},\s]+", match["value"])
-            ]
-            values = [part.value for part in parts if isinstance(part, Immediate)]
-            if len(values) != len(parts) or any(isinstance(part, float) for part in values):
-                raise self.error(
-                    position, f"the value of {match['name']} does not consist of integers"
-                )
-            mask = (1 << 8 * width) - 1
-            value = b"".join((int(part) & mask).to_bytes(width, "little") for part in values)
-            count = count or str(len(values))
+            mask, name = (1 << 8 * width) - 1, match["name"]
+            words = re.findall(r"[^{},\s]+", match["value"])
+            for part in [self._operand(word, position) for word in words]:
+                if not isinstance(part, Immediate) or isinstance(part.value, float):
+                    raise self.error(position, f"the value of {name} does not consist of integers")
+                value += (part.value & mask).to_bytes(width, "little")
+            count = count or str(len(words))
         size = self._integer(count, position) * width if count else None
         if not width or align < 1 or align & (align - 1) or max(align, size or 0) > _LARGEST:
-            what = f"{match['name']} has an illegal size or alignment"
-            raise self.error(position, what)
-        place = -(-end // align) * align
+            raise self.error(position, f"{match['name']} has an illegal size or alignment")
+        place = -(-end_of(known) // align) * align
         elements = (size or 0) // width if match["array"] else 0
-        return Variable(match["name"], size, align, place, value, match["type"], elements)
+        variable = Variable(match["name"], size, align, place, value, match["type"], elements)
+        known[variable.name] = variable
 
     def _integer(self, text: str, position: int) -> int:
         """Return the number of decimal digits."""
@@ -321,10 +315,6 @@ class _Parser:
                 raise self.error(position, f"the register {shown(name)} is not understood")
             scope.types[f"{match[1]}<>" if match[1] else match[3]] = kind
 
-    def _shared(self, position: int, text: str) -> None:
-        variable = self._variable(text, position, self.kernel.static_shared)
-        self.kernel.shared[variable.name] = variable
-
     def _symbol(self, name: str, position: int) -> Name:
         """Return a name that is not a register; look up a variable outside the entry."""
         kernel = self.kernel
@@ -335,13 +325,9 @@ class _Parser:
             rf"^[ \t]*((?:\.\w+\s+)*\.(shared|global|const)\s[^;]*?\s{re.escape(name)}\b[^;]*);"
         )
         match = re.search(pattern, self.text, re.MULTILINE)
-        if match is None:
-            return Name(name)  # a label, or undefined: its user reports it
-        if match[2] == "shared":
-            self._shared(match.start(1), match[1])
-        else:
-            variable = self._variable(match[1], match.start(1), end_of(kernel.globals))
-            kernel.globals[name] = variable
+        if match is not None:  # otherwise a label, or undefined: its user reports it
+            space = kernel.shared if match[2] == "shared" else kernel.globals
+            self._variable(match[1], match.start(1), space)
         return Name(name)
 
     # ---- instructions --------------------------------------------------------------------------
@@ -393,13 +379,12 @@ class _Parser:
         if known is not None:
             return known
         text = text.strip()
-        if text[:1] == "{":
-            return Vector(tuple(self._single(x, position) for x in text[1:-1].split(",")))
         if text[:1] == "[":
             return self._address(text[1:-1], position)
-        if "|" in text:
-            return Vector(tuple(self._single(x, position) for x in text.split("|")))
-        return self._single(text, position)
+        if text[:1] != "{" and "|" not in text:
+            return self._single(text, position)
+        parts = text[1:-1].split(",") if text[:1] == "{" else text.split("|")
+        return Vector(tuple(self._single(x, position) for x in parts))
 
     def _single(self, text: str, position: int) -> Register | Immediate | Name:
         """Return a register, a number or a symbol: the parts of vectors and addresses."""
@@ -428,11 +413,8 @@ class _Parser:
         number = self._single(offset, position) if offset else Immediate(0)
         if not isinstance(number, Immediate) or not -(1 << 31) <= number.value < 1 << 32:
             raise self.error(position, f"the offset {shown(offset)} is not a number of 32 bits")
-        return Address(
-            self._single(base, position),
-            int(number.value),
-            tuple(self._single(x, position) for x in parts),
-        )
+        first, *others = (self._single(x, position) for x in (base, *parts))
+        return Address(first, int(number.value), tuple(others))
 
 
 def _number(text: str) -> int | float | None:
@@ -440,10 +422,9 @@ def _number(text: str) -> int | float | None:
     sign = -1 if text.startswith("-") else 1
     text = text.lstrip("-").rstrip("U")
     kind = text[:2].lower()
-    if kind == "0f" and len(text) == 10:
-        return sign * float(struct.unpack(">f", bytes.fromhex(text[2:]))[0])
-    if kind == "0d" and len(text) == 18:
-        return sign * float(struct.unpack(">d", bytes.fromhex(text[2:]))[0])
+    if kind in ("0f", "0d"):
+        (number,) = struct.unpack(f">{kind[1]}", bytes.fromhex(text[2:]))
+        return sign * float(number)
     if "." in text:
         return sign * float(text)
     base = {"0x": 16, "0b": 2}.get(kind, 8 if text.startswith("0") and len(text) > 1 else 10)

@@ -8,9 +8,8 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import Code
-from cute_gemm.ptx.memory import GLOBAL, SHARED_WINDOW, Array, Bytes, Wrong
+from cute_gemm.ptx.memory import GLOBAL, SHARED_WINDOW, Array, Bytes
 from cute_gemm.ptx.parser import BYTES, Address, Instruction, Name, Operand, Register
-from cute_gemm.ptx.undefined import demand
 
 #: Faults of a read or a write of shared memory, as text.
 _WRONG = {
@@ -38,9 +37,8 @@ class AddressOperand:
         self.slot = code.source(inst, base, "u32" if self.narrow else "u64").slot
         if space == "" and isinstance(base, Name) and base.name in code.kernel.shared:
             self.slot = code.constant(code.address_of(base.name) + SHARED_WINDOW, np.uint64)
-        self.code, self.inst, self.width, self.space = code, inst, width, space
-        self.machine = code.machine
-        self.index = code.index
+        self.inst, self.width, self.space = inst, width, space
+        self.machine, self.index = code.machine, code.index
         self.known: dict[Any, tuple[Any, ...]] = code.known
 
     # ---- addresses -----------------------------------------------------------------------------
@@ -52,18 +50,13 @@ class AddressOperand:
         values = self._executing(self.machine.values[self.slot]).astype(np.int64) + self.offset
         inside = (values >= SHARED_WINDOW) & (values < GLOBAL)
         if inside.any() and not inside.all():
-            raise PtxError(
-                f"line {self.inst.line}: {self.inst.brief}: lanes access global and shared memory "
-                "by one generic instruction, which the interpreter does not support"
-            )
+            what = "lanes access global and shared memory by one generic instruction, which the "
+            raise PtxError(self.inst.says(f"{what}interpreter does not support"))
         return bool(inside.all())
 
     def _executing(self, values: Array) -> Array:
         """Return values of executing lanes."""
-        machine = self.machine
-        if machine.mask is None:
-            return values
-        return np.asarray(np.broadcast_to(values, machine.shape)[machine.lanes()])
+        return values if self.machine.mask is None else self.machine.each(values)
 
     def addresses(self) -> Array:
         """Return the addresses of all lanes as in the text."""
@@ -77,8 +70,7 @@ class AddressOperand:
         machine = self.machine
         if not shared:
             machine.check_dependency(self.inst)
-        if machine.undefined[self.slot] is not None:
-            demand(machine, self.inst, self.slot, "its address")
+        machine.demand(self.inst, self.slot, "its address")
         values = machine.values[self.slot]
         known = self.known.get((self.slot, shared))
         if known is None or known[0] is not values or known[1] is not machine.mask:
@@ -103,9 +95,8 @@ class AddressOperand:
 
     def _relative(self, values: Array, shared: bool) -> Array:
         """Return signed 64-bit offsets in their space."""
-        if not shared:
-            return values.astype(np.int64) - GLOBAL
-        return values.astype(np.int64) - (0 if self.space else SHARED_WINDOW)
+        window = 0 if self.space else SHARED_WINDOW
+        return values.astype(np.int64) - (window if shared else GLOBAL)
 
     def _carefully(self, shared: bool, write: bool) -> Array:
         """Check the offsets by lane; a fault names the first illegal one."""
@@ -160,45 +151,36 @@ class AddressOperand:
         """Return the memory that the offsets index."""
         return self.machine.shared if shared else self.machine.memory
 
-    def reads(self, shared: bool, noted: bool = True) -> Array:
-        """Return `offsets` of a read; ``noted``: whether the recorder notes it."""
-        machine = self.machine
-        offsets = self.offsets(shared, False)
-        if not shared:
-            bad = machine.memory.loaded(offsets, self._ctas(), self.width)
-            self._fault(bad, "race", OTHERS)
-        elif machine.shared.watched:
-            own = self._executing(machine.shared.own)
-            self._judge(machine.shared.reading(offsets, own, self.width))
-        if noted:
-            self.note(shared, False)
-        return offsets
+    def accessed(
+        self, shared: bool, store: bool = False, *, noted: bool = True, flying: bool = False,
+        atomic: bool = False,
+    ) -> Array:  # fmt: skip
+        """Return `offsets` of an access; fault if it is a race.
 
-    def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
-        """Return `offsets` of a write; ``flying``: of an asynchronous copy."""
+        ``noted``: whether the recorder notes it; ``flying``: whether it is an asynchronous copy.
+        """
         machine = self.machine
-        machine.moved = machine.steps
-        offsets = self.offsets(shared, True)
+        if store:
+            machine.moved = machine.steps
+        offsets = self.offsets(shared, store)
         if not shared and not atomic:
-            bad = machine.memory.stored(offsets, self._ctas(), self.width)
+            others = machine.memory.stored if store else machine.memory.loaded
+            numbers = machine.number(np.arange(machine.ctas, dtype=np.int32)[:, None])
+            bad = others(offsets, self._executing(numbers), self.width)
             self._fault(bad, "race", OTHERS)
         elif shared and machine.shared.watched:
             own = self._executing(machine.shared.own)
-            self._judge(machine.shared.writing(offsets, own, self.width, flying))
-        self.note(shared, True)
+            if store:
+                wrong = machine.shared.writing(offsets, own, self.width, flying)
+            else:
+                wrong = machine.shared.reading(offsets, own, self.width)
+            if wrong is not None:
+                bad, what = wrong
+                kind = "in flight" if what == "being read" else what
+                self._fault(bad, kind, f"{what}: {_WRONG[what]}")
+        if noted:
+            self.note(shared, store)
         return offsets
-
-    def _ctas(self) -> Array:
-        """Return numbers, from 1 on, of CTAs or clusters of the executing lanes."""
-        numbers = self.machine.number(np.arange(self.machine.ctas, dtype=np.int32))
-        return self._executing(numbers[:, None])
-
-    def _judge(self, wrong: Wrong | None) -> None:
-        """Raise the fault of an access to shared memory."""
-        if wrong is not None:
-            bad, what = wrong
-            kind = "in flight" if what == "being read" else what
-            self._fault(bad, kind, f"{what}: {_WRONG[what]}")
 
     def bytes(self, count: int) -> Array:
         """Return the first bytes of global memory at each lane's address, (lanes, count)."""

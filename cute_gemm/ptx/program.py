@@ -9,9 +9,7 @@ from cute_gemm.errors import PtxError
 # The translators register themselves.
 from cute_gemm.ptx import (  # noqa: F401
     access,
-    approximate,
     arithmetic,
-    atomics,
     bulk,
     convert,
     scalars,
@@ -19,26 +17,24 @@ from cute_gemm.ptx import (  # noqa: F401
 )
 from cute_gemm.ptx.code import STORED, Code, translator_of
 from cute_gemm.ptx.flow import (
+    ENDS,
     accumulators,
     at_warp,
     blocks,
     in_flight,
     is_barrier,
     may_wait,
-    registers,
     results,
     sources,
-    target,
     unsure,
 )
-from cute_gemm.ptx.follow import every, unsigned
-from cute_gemm.ptx.machine import Piece, Step
+from cute_gemm.ptx.follow import every
+from cute_gemm.ptx.machine import Piece, Step, Wait
 from cute_gemm.ptx.parser import Immediate, Instruction
 from cute_gemm.ptx.synchronise import waited
-from cute_gemm.ptx.undefined import demand, followed, possible, ruled
+from cute_gemm.ptx.undefined import followed, possible
 from cute_gemm.ptx.waiting import WaitingMachine
 
-_ENDS = ("bra", "ret", "exit")
 #: Instructions that order memory accesses, which are in order here, or give hints about time, or
 #: let other launches begin, which do not exist here.
 _FENCES = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep")
@@ -64,32 +60,24 @@ class Program:
     def __init__(self, code: Code, watched: bool) -> None:
         kernel = code.kernel
         self.code, self.machine = code, code.machine
-        parts = blocks(kernel)
-        self._number = {part.begin: index for index, part in enumerate(parts)}
-        self._unset = unsure(kernel, parts)
+        self.pieces = blocks(kernel)
+        self._unset = unsure(kernel, self.pieces)
         self._followed = possible(kernel, self._unset) if watched else frozenset()
         self._in_flight = {x.slot for inst in kernel.instructions for x in in_flight(inst)}
-        self.pieces = []
-        for index, part in enumerate(parts):
-            piece = Piece(begin=part.begin, count=part.end - part.begin)
-            for position in range(part.begin, part.end):
-                code.index = position
+        for piece in self.pieces:
+            for index in range(piece.begin, piece.begin + piece.count):
+                code.index, inst = index, kernel.instructions[index]
                 try:
-                    self._translate(piece, kernel.instructions[position])
+                    self._translate(piece, inst)
                 except PtxError:
                     raise
                 except _UNFIT as error:
-                    what = "its opcode takes other operands"
-                    raise code.refuse(kernel.instructions[position], what) from error
-            last = kernel.instructions[part.end - 1]
-            if last.op[0] not in _ENDS or last.guard:
-                piece.next = index + 1
-            self.pieces.append(piece)
+                    raise code.refuse(inst, "its opcode takes other operands") from error
 
     def _translate(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction to its piece."""
         waits = isinstance(self.machine, WaitingMachine)
-        if inst.op[0] in _ENDS:
+        if inst.op[0] in ENDS:
             self._end(piece, inst)
         elif at_warp(inst) or (waits and may_wait(inst)):
             self._wait(piece, inst)
@@ -109,10 +97,10 @@ class Program:
         self.machine.values[:count] = [None] * count
         self.machine.undefined[:count] = [None] * count
         for slot in self._unset:
-            self.machine.values[slot] = np.zeros((1, 1), STORED[known[slot].type])
+            kind = STORED[known[slot].type]
+            self.machine.values[slot] = np.zeros((1, 1), kind)
             if slot in self._followed:
-                kind = unsigned(STORED[known[slot].type])
-                self.machine.undefined[slot] = np.array([[-1]]).astype(kind)
+                self.machine.undefined[slot] = every(np.ones((1, 1)), kind)
 
     def _put(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction that does not branch."""
@@ -126,8 +114,8 @@ class Program:
         if not accumulators(inst):  # a wait sets these
             slots = tuple(register.slot for register in results(inst))
             step = self._apart(inst, step)
-        if inst.op[0] not in _LOOKING and set(slots) & self._followed:
-            step = self._follow(inst, step)
+        if code.rules and set(slots) & self._followed:
+            step = followed(machine, step, code.rules)
         if inst.guard is not None:
             piece.append(self._guarded(inst, step, slots))
         else:
@@ -154,15 +142,6 @@ class Program:
         if step is not None:
             piece.append(step)
 
-    def _follow(self, inst: Instruction, step: Step) -> Step:
-        """Return a step that also propagates undefined bits."""
-        code, machine = self.code, self.machine
-        if code.rules:
-            return ruled(machine, step, code.rules)
-        written, others = results(inst), inst.operands[1:]
-        read = tuple({x.slot: None for x in registers(others) if x.slot in self._followed})
-        return followed(machine, step, read, tuple((x.slot, STORED[x.type]) for x in written))
-
     def _guarded(self, inst: Instruction, step: Step, slots: tuple[int, ...]) -> Step:
         """Execute an instruction in lanes whose predicate is true."""
         assert inst.guard is not None
@@ -177,7 +156,7 @@ class Program:
                 execute()
                 return
             if not registers_alone:
-                demand(machine, inst, slot, "its predicate")
+                machine.demand(inst, slot, "its predicate")
             execute()
             for to in slots if registers_alone else ():
                 bits, old = every(lost & machine.lanes(), values[to].dtype), machine.undefined[to]
@@ -204,10 +183,7 @@ class Program:
 
     def _end(self, piece: Piece, inst: Instruction) -> None:
         """Append a branch or the end of a thread."""
-        if inst.op[0] == "bra":
-            piece.target = self._number[self.code.kernel.labels[target(inst)]]
         if inst.guard is None:
-            piece.next = piece.target
             return
         predicate, piece.negated = inst.guard
         piece.choice = slot = predicate.slot
@@ -215,7 +191,7 @@ class Program:
         if slot in self._followed:
 
             def look() -> None:
-                demand(machine, inst, slot, "the branch")
+                machine.demand(inst, slot, "the branch")
 
             piece.append(look)
 
@@ -224,7 +200,7 @@ class Program:
         code, machine = self.code, self.machine
         what = inst.op[1:]
         operands = list(inst.operands)
-        piece.barrier = inst
+        piece.wait = wait = Wait(inst)
         code.require(inst, inst.guard is None, "a barrier under a predicate")
         if what[0] == "red":
             code.require(inst, what in (("red", "and", "pred"), ("red", "or", "pred")))
@@ -234,12 +210,12 @@ class Program:
             values = code.values
 
             def reduce() -> None:
-                demand(machine, inst, source, "the reduced value")
+                machine.demand(inst, source, "the reduced value")
                 # Ended threads take no part.
                 whole = np.where(machine.lanes(), values[source], what[1] == "and")
                 machine.set(to.slot, together(whole, axis=1, keepdims=True))
 
-            piece.met = lambda: machine.keep((to.slot,), reduce)
+            wait.met = lambda: machine.keep((to.slot,), reduce)
         else:
             code.require(inst, [part for part in what if part != "aligned"] == ["sync"])
         whole = len(operands) == 1 and isinstance(operands[0], Immediate)

@@ -87,7 +87,7 @@ class Recorder:
         lanes = _warps(machine.lanes(), machine)
         ctas, warps = np.nonzero(lanes.any(axis=2))
         lanes = lanes[ctas, warps]
-        named = _warps(np.broadcast_to(addresses, machine.shape), machine)[ctas, warps]
+        named = _warps(machine.full(addresses), machine)[ctas, warps]
         places = np.where(lanes, named, -1)
         self._accesses.append((what, machine.first + ctas, warps, lanes, places))
 

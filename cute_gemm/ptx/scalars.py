@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ _PLAIN: dict[str, np.ufunc] = {
 
 @opcode(*_PLAIN, parts=r"rn\.f(32|64)|NaN.f32")
 def _plain(code: Code, inst: Instruction) -> Step:
-    kind, names = inst.op[-1], (".".join(inst.op), ".".join(inst.op[:-1]))
-    function = next(_PLAIN[name] for name in names if name in _PLAIN)
+    kind, name = inst.op[-1], ".".join(inst.op)
+    function = _PLAIN.get(name) or _PLAIN[name.removesuffix(f".{kind}")]
     return code.apply(inst, function, kind, (kind,) * function.nin)
 
 
@@ -127,14 +128,14 @@ def _to_integer(code: Code, inst: Instruction) -> Step:
     _, how, to, kind = inst.op
     if to == kind:
         return code.apply(inst, _ROUNDINGS[how], to, (kind,))
-    least, most = (int(bound) for bound in (np.iinfo(DTYPES[to]).min, np.iinfo(DTYPES[to]).max))
+    dtype = DTYPES[to]
+    least, most = dtype(np.iinfo(dtype).min), dtype(np.iinfo(dtype).max)
 
     def convert(x: Array) -> Array:
         whole = _ROUNDINGS[how](x.astype(np.float64))
         low, high = whole <= float(least), whole >= float(most)
-        clipped = np.where(low | high | np.isnan(whole), 0.0, whole).astype(DTYPES[to])
-        clipped = np.where(low, DTYPES[to](least), clipped)
-        return np.where(high, DTYPES[to](most), clipped)
+        clipped = np.where(low | high | np.isnan(whole), 0.0, whole).astype(dtype)
+        return np.where(high, most, np.where(low, least, clipped))
 
     return code.apply(inst, convert, to, (kind,))
 
@@ -147,3 +148,50 @@ def _copysign(code: Code, inst: Instruction) -> Step:
     sign = word(1 << 8 * BYTES[kind] - 1)
     follow = moved(lambda a, b: a & sign | b & ~sign)
     return code.apply(inst, lambda a, b: np.copysign(b, a), kind, (kind, kind), follow)
+
+
+# Approximate functions of floats ------------------------------------------------------------------
+
+#: The result here is the function's value rounded once, which is within PTX's bounds (9.7.3).
+_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh,
+}
+
+
+def flushed(x: Array) -> Array:
+    """Replace subnormal numbers by zeros with their sign."""
+    small = abs(x) < np.finfo(x.dtype).tiny
+    return np.where(small, np.copysign(x.dtype.type(0), x), x)
+
+
+@opcode("div.approx", parts=r"approx\.ftz\.f32")
+def _quotient(code: Code, inst: Instruction) -> Step:
+    """Divide; if the divisor exceeds 2^126, the quotient of a finite number is 0 (9.7.3.8)."""
+
+    def divide(x: Array, y: Array) -> Array:
+        x, y = flushed(x), flushed(y)
+        result = flushed((x.astype(np.float64) / y).astype(np.float32))
+        large = (abs(y) > 2.0**126) & np.isfinite(y)
+        lost = np.where(np.isfinite(x), np.copysign(np.float32(0), result), np.float32(np.nan))
+        return np.where(large, lost, result).astype(np.float32)
+
+    return code.apply(inst, divide, "f32", ("f32", "f32"))
+
+
+@opcode(*(f"{name}.approx" for name in _FUNCTIONS), parts=r"approx\.(ftz\.)?f(32|64)")
+def _approximate(code: Code, inst: Instruction) -> Step:
+    """Compute in float64 and round."""
+    name, kind = inst.op[0], inst.op[-1]
+    code.require(inst, kind == "f32" or name in ("rcp", "rsqrt"))
+    function, flushes = _FUNCTIONS[name], "ftz" in inst.op
+
+    def compute(x: Array) -> Array:
+        x = flushed(x) if flushes else x
+        result = function(x.astype(np.float64)).astype(x.dtype)
+        return flushed(result) if flushes else result
+
+    return code.apply(inst, compute, kind, (kind,))

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from cute_gemm.ptx.barriers import REMOTE, Barriers
-from cute_gemm.ptx.cluster import machine_of
-from cute_gemm.ptx.code import Code, opcode, translator_of
+from cute_gemm.ptx.clocks import machine_of
+from cute_gemm.ptx.code import Code, Lanewise, opcode, translator_of
 from cute_gemm.ptx.flow import results
-from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step, Wait
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Name
-
-#: A barrier: CTA, address in it, and row of the warp that names it.
-_Place = tuple[int, int, int]
 
 #: Parts of opcodes for memory order or space, which have no effect here.
 _SAID = frozenset(
@@ -37,27 +31,23 @@ def _mbarrier(code: Code, inst: Instruction) -> Step:
         raise code.refuse(inst, "the state that it returns is not kept")
     where = Lanewise(code, inst, operands[0])
     number = Lanewise(code, inst, operands[1]) if operands[1:] else None
-
-    def targets() -> list[tuple[_Place, int]]:
-        places = machine.barriers.places(inst, where())
-        counts = number("its count").tolist() if number else [1] * len(places)
-        return list(zip(places, counts, strict=True))
-
-    expects = "expect_tx" in inst.op[2:]
-    acts: dict[str, Callable[[Barriers, _Place, int], None]] = {
-        "init": lambda barriers, place, count: barriers.make(inst, *place, count),
-        "inval": lambda barriers, place, _: barriers.drop(inst, *place),
-        "expect_tx": lambda barriers, place, count: barriers.arrive(inst, place, 0, count),
-        "arrive": lambda barriers, place, count: barriers.arrive(
-            inst, place, *((1, count) if expects else (count, 0))
-        ),
-    }
-    if what not in acts or (number is None and (expects or what in ("init", "expect_tx"))):
-        raise code.refuse(inst)
+    expects = what == "expect_tx" or "expect_tx" in inst.op[2:]
+    code.require(inst, what in ("init", "inval", "expect_tx", "arrive"))
+    code.require(inst, number is not None or not (expects or what == "init"))
 
     def act() -> None:
-        for place, count in targets():
-            acts[what](machine.barriers, place, count)
+        barriers: Barriers = machine.barriers
+        places = barriers.places(inst, where())
+        counts = number("its count").tolist() if number else [1] * len(places)
+        for place, count in zip(places, counts, strict=True):
+            if what == "init":
+                barriers.make(inst, place, count)
+            elif what == "inval":
+                barriers.drop(inst, place)
+            elif expects:
+                barriers.arrive(inst, place, int(what == "arrive"), count)
+            else:
+                barriers.arrive(inst, place, count)
 
     return act
 
@@ -70,7 +60,7 @@ def _arrive_copied(code: Code, inst: Instruction) -> Step:
     def act() -> None:
         machine.copies.wait(inst, None)
         for place in machine.barriers.places(inst, where()):
-            machine.barriers.arrive(inst, place, 1, 0)
+            machine.barriers.arrive(inst, place, 1)
 
     return act
 
@@ -99,7 +89,7 @@ def _phase(code: Code, inst: Instruction) -> Wait:
         return go
 
     def says() -> str:
-        barrier = machine.barriers.at(inst, *machine.barriers.places(inst, where())[0])
+        barrier = machine.barriers.at(inst, machine.barriers.places(inst, where())[0])
         return f"{barrier}; parity {int(parity()[0]) & 1} is waited for"
 
     return Wait(inst, poll, says)
@@ -127,7 +117,7 @@ def _acquire(code: Code, inst: Instruction) -> Wait:
     Lanes that only wait read again when no other lane continues (`WaitingMachine`): they may do
     something else if nothing changes.
     """
-    machine, values = machine_of(code), code.values
+    machine = machine_of(code)
     (to,) = results(inst)
     translator = translator_of(inst)
     assert translator is not None
@@ -135,7 +125,7 @@ def _acquire(code: Code, inst: Instruction) -> Wait:
     last: dict[tuple[int, int], tuple[int, int]] = {}
 
     def values_read() -> list[int]:
-        return np.broadcast_to(values[to.slot], machine.shape)[machine.lanes()].tolist()
+        return machine.each(machine.values[to.slot]).tolist()
 
     def poll() -> Array:
         machine.keep((to.slot,), load)

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.ptx.flow import results, sources
-from cute_gemm.ptx.follow import Pair, Rule, every, unsigned
+from cute_gemm.ptx.follow import Pair, Rule, unsigned
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import Array
-from cute_gemm.ptx.parser import Instruction, Kernel
+from cute_gemm.ptx.parser import Kernel
 
 
 def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
@@ -41,64 +40,16 @@ def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
     return frozenset(slots)
 
 
-def demand(machine: Machine, inst: Instruction, slot: int, what: str) -> None:
-    """Fault if a value that matters is undefined in an executing lane."""
-    bits = machine.undefined[slot]
-    if bits is None:
-        return
-    bad = bits != 0 if machine.mask is None else (bits != 0) & machine.mask
-    came = "depends on a register or shared memory that no thread has set"
-    machine.fault(inst, "uninitialised", f"{what} {came}", bad)
-
-
-def whole(bad: Array | None, dtype: Any) -> Array | None:
-    """Return `every` undefined bit of the values in ``bad``; None if all bits are defined."""
-    return None if bad is None or not bad.any() else every(bad, dtype)
-
-
-def some(machine: Machine, slots: tuple[int, ...]) -> Array | None:
-    """Return where any of these is undefined, or None."""
-    bad: Array | None = None
-    for slot in slots:
-        bits = machine.undefined[slot]
-        if bits is not None:
-            bad = bits != 0 if bad is None else bad | (bits != 0)
-    return bad
-
-
-def followed(
-    machine: Machine, step: Step, read: tuple[int, ...], written: tuple[tuple[int, Any], ...]
-) -> Step:
-    """Return a step whose results, slots with dtypes, are undefined if an operand is."""
-    undefined = machine.undefined
-    if len(written) == 1 and 1 <= len(read) <= 3:
-        ((to, dtype),) = written
-        first, second, third = (*read, *(read[:1] * 3))[:3]
-
-        def single() -> None:
-            step()
-            if undefined[first] is undefined[second] is undefined[third] is None:
-                undefined[to] = None
-            else:
-                undefined[to] = whole(some(machine, read), dtype)
-
-        return single
-
-    def several() -> None:
-        step()
-        bad = some(machine, read)
-        for to, dtype in written:
-            undefined[to] = whole(bad, dtype)
-
-    return several
-
-
-def ruled(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]) -> Step:
+def followed(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]) -> Step:
     """Return a step whose results have undefined bits by rules.
 
     Each result has its slot, the rule, and the sources with their views.
     """
     undefined, values = machine.undefined, machine.values
+    targets = [to for to, _, _ in rules]
+    slots = tuple({slot for _, _, operands in rules for slot, _ in operands})
+    # Almost all operands are defined: the test of three of them takes no loop.
+    (first, second, third), others = (slots * 3)[:3], slots[3:]
 
     def pair(slot: int, view: Any) -> Pair:
         value, bits = values[slot], undefined[slot]
@@ -108,16 +59,16 @@ def ruled(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]
         return value.view(view), lost if lost.dtype == view else lost.view(view)
 
     def follow() -> None:
+        defined = undefined[first] is undefined[second] is undefined[third] is None
+        if defined and not (others and any(undefined[slot] is not None for slot in others)):
+            step()
+            for to in targets:
+                undefined[to] = None
+            return
         # Before the step: it may set a register that it reads.
-        lost: list[Array | None] = []
-        for _, rule, operands in rules:
-            bits = None
-            if any(undefined[slot] is not None for slot, _ in operands):
-                bits = rule(*(pair(*each) for each in operands))
-                bits = bits.view(unsigned(bits.dtype))
-            lost.append(bits if bits is not None and bits.any() else None)
+        lost = [rule(*(pair(*each) for each in operands)) for _, rule, operands in rules]
         step()
-        for (to, _, _), bits in zip(rules, lost, strict=True):
-            undefined[to] = bits
+        for to, bits in zip(targets, lost, strict=True):
+            undefined[to] = bits.view(unsigned(bits.dtype)) if bits.any() else None
 
     return follow

@@ -9,14 +9,13 @@ write. If nothing completes and no thread can continue, the wait never ends.
 
 from __future__ import annotations
 
-from cute_gemm.ptx.barriers import Barriers
+from cute_gemm.ptx.barriers import Barriers, Gates
 from cute_gemm.ptx.bulk import Bulk
-from cute_gemm.ptx.cluster import ClusterMachine
+from cute_gemm.ptx.clocks import ClusterMachine
 from cute_gemm.ptx.flow import is_barrier
-from cute_gemm.ptx.gates import Gates
 from cute_gemm.ptx.machine import Piece, join
 from cute_gemm.ptx.memory import SharedMemory
-from cute_gemm.ptx.parser import Immediate, Kernel
+from cute_gemm.ptx.parser import Immediate, Instruction, Kernel
 from cute_gemm.ptx.wgmma import Products
 
 #: How often lanes may repeat a read while no other lane continues.
@@ -26,16 +25,15 @@ _OPCODES = frozenset(("mbarrier", "wgmma", "elect", "mapa", "setmaxnreg"))
 
 def needed(kernel: Kernel) -> bool:
     """Return whether threads of a kernel wait for more than barriers of whole CTAs."""
-    for inst in kernel.instructions:
-        if inst.op[0] in _OPCODES or inst.op[:2] == ("barrier", "cluster"):
-            return True
-        if inst.op[:3] == ("cp", "async", "bulk"):
-            return True
-        if is_barrier(inst) and inst.op[1] != "red":
-            whole = len(inst.operands) == 1 and isinstance(inst.operands[0], Immediate)
-            if not whole or inst.op[1] == "arrive":
-                return True
-    return False
+    return any(map(_of_some, kernel.instructions))
+
+
+def _of_some(inst: Instruction) -> bool:
+    if is_barrier(inst) and inst.op[1] != "red":
+        whole = len(inst.operands) == 1 and isinstance(inst.operands[0], Immediate)
+        return not whole or inst.op[1] == "arrive"
+    at_cluster, bulk = inst.op[:2] == ("barrier", "cluster"), inst.op[:3] == ("cp", "async", "bulk")
+    return inst.op[0] in _OPCODES or at_cluster or bulk
 
 
 class WaitingMachine(ClusterMachine):

@@ -7,7 +7,6 @@ interpreter serves to check the package's layouts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +16,13 @@ from cute_gemm.ptx.floats import fma_f64, from_bf16, from_f8
 from cute_gemm.ptx.follow import every
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import WARP, Array, Bytes
-from cute_gemm.ptx.parser import Instruction, Operand, Register
+from cute_gemm.ptx.parser import Instruction, Register
 from cute_gemm.ptx.places import AddressOperand
-from cute_gemm.ptx.undefined import demand
 
 
 def _by_warp(machine: Machine, values: Array) -> Array:
     """Return values of all lanes, (warps, 32), whole and contiguous."""
-    return np.ascontiguousarray(np.broadcast_to(values, machine.shape)).reshape(-1, WARP)
+    return np.ascontiguousarray(machine.full(values)).reshape(-1, WARP)
 
 
 # Shuffles -----------------------------------------------------------------------------------------
@@ -45,7 +43,7 @@ def _shfl(code: Code, inst: Instruction) -> Step:
 
     def shuffle() -> None:
         for source in sources[1:]:
-            demand(machine, inst, source.slot, "the shuffled value")
+            machine.demand(inst, source.slot, "the shuffled value")
         value, by, clamp, members = (
             _by_warp(machine, values[source.slot].view(np.uint32)).astype(np.int64)
             for source in sources
@@ -79,16 +77,6 @@ def _bits(lanes: Array) -> Array:
     return np.asarray((lanes.astype(np.int64) << np.arange(WARP)).sum(axis=-1, keepdims=True))
 
 
-def _members(code: Code, inst: Instruction, source: Source) -> Array:
-    """Return the lanes in each lane's mask, (warps, 32, 32); faults are those of `_named_lanes`."""
-    machine = code.machine
-    demand(machine, inst, source.slot, "its mask")
-    named = _by_warp(machine, code.values[source.slot]).astype(np.int64)
-    _named_lanes(machine, inst, named)
-    # Lanes that execute with one mask have the same lanes in it.
-    return (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
-
-
 def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     """Fault if executing lanes name members that do not execute."""
     lanes = machine.lanes().reshape(-1, WARP)
@@ -98,14 +86,40 @@ def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     machine.together()
 
 
+def _reduced(
+    code: Code, inst: Instruction, kind: str, result: Callable[[Array, Array], Array],
+    undefined: Callable[[Array, Array, Array], Array],
+) -> Step:  # fmt: skip
+    """Set the first operand to a function of the values of the lanes in each lane's mask.
+
+    ``result`` gets the values, (warps, 1, 32), and these lanes, (warps, 32, 32); ``undefined`` also
+    gets the undefined bits of the values. Both return (warps, 32).
+    """
+    first, operand, mask = inst.operands
+    to = code.register(inst, first, inst.op[-1])
+    value, members = code.source(inst, operand, kind), code.source(inst, mask, "b32")
+    machine = code.machine
+
+    def reduce() -> None:
+        machine.demand(inst, members.slot, "its mask")
+        named = _by_warp(machine, code.values[members.slot]).astype(np.int64)
+        _named_lanes(machine, inst, named)
+        # Lanes that execute with one mask have the same lanes in it.
+        inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
+        each = _by_warp(machine, code.read(value))[:, None, :]
+        lost = machine.undefined[value.slot]
+        if lost is not None:
+            lost = undefined(each, _by_warp(machine, lost)[:, None, :], inside)
+            lost = lost.reshape(machine.shape)
+        machine.set(to.slot, result(each, inside).reshape(machine.shape), lost)
+
+    return reduce
+
+
 @opcode("vote", parts=r"sync\.((all|any|uni)\.pred|ballot\.b32)")
 def _vote(code: Code, inst: Instruction) -> Step:
     """Translate ``vote.sync`` (PTX ISA, 9.7.13.10), on the predicates of the lanes in its mask."""
     mode = inst.op[2]
-    to = code.register(inst, inst.operands[0], inst.op[-1])
-    predicate = code.source(inst, inst.operands[1], "pred")
-    members = code.source(inst, inst.operands[2], "b32")
-    machine, values = code.machine, code.values
 
     def result(each: Array, inside: Array) -> Array:
         if mode == "ballot":
@@ -116,23 +130,15 @@ def _vote(code: Code, inst: Instruction) -> Step:
     def undefined(each: Array, lost: Array, inside: Array) -> Array:
         """Return where other values of undefined bits give another result."""
         if mode == "ballot":
-            return result(lost, inside).reshape(machine.shape)
+            return result(lost, inside)
         least, most = (result(x, inside) for x in (each & ~lost, each | lost))
         bits = least ^ most
         if mode == "uni":
             could = ~((each & ~lost & inside).any(axis=2) & (~each & ~lost & inside).any(axis=2))
             bits = could & (lost & inside).any(axis=2) & (inside.sum(axis=2) > 1)
-        return bits.reshape(machine.shape)
+        return bits
 
-    def vote() -> None:
-        inside = _members(code, inst, members)
-        each = _by_warp(machine, values[predicate.slot])[:, None, :]
-        lost = machine.undefined[predicate.slot]
-        if lost is not None:
-            lost = undefined(each, _by_warp(machine, lost)[:, None, :], inside)
-        machine.set(to.slot, result(each, inside).reshape(machine.shape), lost)
-
-    return vote
+    return _reduced(code, inst, "pred", result, undefined)
 
 
 @opcode("activemask", parts="b32")
@@ -151,26 +157,16 @@ def _activemask(code: Code, inst: Instruction) -> Step:
 @opcode("redux", parts=r"sync\.(max|min)\.u32")
 def _redux(code: Code, inst: Instruction) -> Step:
     """Return the greatest or least value of the lanes in its mask (PTX ISA, 9.7.13.14)."""
-    to = code.register(inst, inst.operands[0], "b32")
-    value, members = (code.source(inst, each, "b32") for each in inst.operands[1:])
-    machine, values, greatest = code.machine, code.values, inst.op[2] == "max"
+    greatest = inst.op[2] == "max"
 
     def result(each: Array, inside: Array) -> Array:
         lanes = np.where(inside, each, np.uint32(0 if greatest else 2**32 - 1))
-        lanes = lanes.max(axis=2) if greatest else lanes.min(axis=2)
-        return np.asarray(lanes.astype(np.uint32).reshape(machine.shape))
+        return np.asarray(lanes.max(axis=2) if greatest else lanes.min(axis=2))
 
-    def reduce() -> None:
-        inside = _members(code, inst, members)
-        each = _by_warp(machine, values[value.slot]).view(np.uint32)[:, None, :]
-        lost = machine.undefined[value.slot]
-        if lost is not None:
-            lost = _by_warp(machine, lost)[:, None, :]
-            bad = result(each & ~lost, inside) != result(each | lost, inside)
-            lost = every(bad, np.uint32)
-        machine.set(to.slot, result(each, inside), lost)
+    def undefined(each: Array, lost: Array, inside: Array) -> Array:
+        return every(result(each & ~lost, inside) != result(each | lost, inside), np.uint32)
 
-    return reduce
+    return _reduced(code, inst, "b32", result, undefined)
 
 
 # Matrices from shared memory ----------------------------------------------------------------------
@@ -193,7 +189,7 @@ def _rows(place: AddressOperand, number: int, store: bool) -> tuple[Array, Array
     warps = machine.whole(place.inst, WARP, "warp").reshape(-1)
     before = machine.mask
     machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-    offsets = place.writes(True) if store else place.reads(True)
+    offsets = place.accessed(True, store)
     machine.mask = before
     return warps, offsets
 
@@ -279,34 +275,26 @@ class _Factors(NamedTuple):
 
     per: int
     #: (..., lanes of a row) bits -> (..., elements of a row).
-    numbers: Callable[[Array], Array]
+    elements: Callable[[Array], Array]
     accumulator: str
     shapes: tuple[str, ...]
 
-
-def _tf32(bits: Array) -> Array:
-    """Return the upper 19 bits of a float32; the others are ignored."""
-    stored = bits & np.uint32(0xFFFFE000)
-    return stored.view(np.float32).astype(np.float64)
-
-
-def _float8(dtype: str, bits: Array) -> Array:
-    return from_f8(bits.view(np.uint8), dtype).astype(np.float64)
+    def numbers(self, bits: Array) -> Array:
+        """Return the elements as float64."""
+        return self.elements(bits).astype(np.float64, copy=False)
 
 
 _K16, _K32 = ("m16n8k8", "m16n8k16"), ("m16n8k16", "m16n8k32")
+#: The upper 19 bits of a float32, of which the others are ignored.
+_TF32 = np.uint32(0xFFFFE000)
 FACTORS = {
-    "f16": _Factors(2, lambda bits: bits.view(np.float16).astype(np.float64), "f32", _K16),
-    "bf16": _Factors(
-        2, lambda bits: from_bf16(bits.view(np.uint16)).astype(np.float64), "f32", _K16
-    ),
-    "tf32": _Factors(1, _tf32, "f32", ("m16n8k4", "m16n8k8")),
-    "s8": _Factors(4, lambda bits: bits.view(np.int8).astype(np.float64), "s32", _K32),
-    "u8": _Factors(4, lambda bits: bits.view(np.uint8).astype(np.float64), "s32", _K32),
-    **{
-        name: _Factors(4, partial(_float8, dtype), "f32", _K32[1:])
-        for name, dtype in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"))
-    },
+    "f16": _Factors(2, lambda bits: bits.view(np.float16), "f32", _K16),
+    "bf16": _Factors(2, lambda bits: from_bf16(bits.view(np.uint16)), "f32", _K16),
+    "tf32": _Factors(1, lambda x: (x & _TF32).view(np.float32), "f32", ("m16n8k4", "m16n8k8")),
+    "s8": _Factors(4, lambda bits: bits.view(np.int8), "s32", _K32),
+    "u8": _Factors(4, lambda bits: bits.view(np.uint8), "s32", _K32),
+    "e4m3": _Factors(4, lambda x: from_f8(x.view(np.uint8), "float8_e4m3fn"), "f32", _K32[1:]),
+    "e5m2": _Factors(4, lambda x: from_f8(x.view(np.uint8), "float8_e5m2"), "f32", _K32[1:]),
     "f64": _Factors(1, lambda x: x, "f64", ("m8n8k4", "m16n8k4", *_K16)),
 }
 #: Types that are multiplied with each other.
@@ -332,26 +320,12 @@ def _mma(code: Code, inst: Instruction) -> Step:
     counts = (m // 4, m // 8 * k // step, k // step, m // 4)
     groups = [code.parts(operand) for operand in inst.operands]
     code.require(inst, tuple(map(len, groups)) == counts, f"it takes {counts} registers")
-    kind, bits = ("f64", "f64") if a == "f64" else (result, "b32")
-    targets = [_target(code, inst, each, kind) for each in groups[0]]
+    targets = [code.register(inst, each, result) for each in groups[0]]
+    # Registers of bits may hold floats too, but not the other way round.
+    code.require(inst, result[0] == "f" or all(each.type[0] != "f" for each in targets))
+    bits = "f64" if a == "f64" else "b32"
     left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])
-    added = [code.source(inst, x, kind) for x in groups[3]]
-    return _product(code, inst, (a, b, clamped), targets, left, right, added)
-
-
-def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
-    """Return a result register of the given type, or of bits, which may hold floats too."""
-    register = code.register(inst, operand, kind)
-    code.require(inst, register.type[0] != "f" or kind[0] == "f")
-    return register
-
-
-def _product(
-    code: Code, inst: Instruction, what: tuple[str, str, bool], targets: list[Register],
-    left: list[Source], right: list[Source], added: list[Source],
-) -> Step:  # fmt: skip
-    """Return the step of an mma."""
-    kind, other, clamped = what
+    added = [code.source(inst, x, result) for x in groups[3]]
     machine = code.machine
 
     def fragment(source: Source, kind: str) -> Array:
@@ -360,15 +334,16 @@ def _product(
 
     def multiply() -> None:
         machine.whole(inst, WARP, "warp")
-        a, b = _matrices_of([fragment(x, kind) for x in left], [fragment(x, other) for x in right])
-        total = np.empty((*a.shape[1:3], 8))
+        first, second = [fragment(x, a) for x in left], [fragment(x, b) for x in right]
+        x, y = _matrices_of(first, second)
+        total = np.empty((*x.shape[1:3], 8))
         for i, source in enumerate(added):
             total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)
-        for x, y in zip(a, b, strict=True):
-            total = fma_f64(x, y, total) if kind == "f64" else total + x * y
-        done = rounded(total, kind, clamped)
-        numbers = (a, b) if FACTORS[kind].accumulator == "s32" else None
-        bad = _undefined(machine, (left, right, added), FACTORS[kind].per, numbers)
+        for column, row in zip(x, y, strict=True):
+            total = fma_f64(column, row, total) if a == "f64" else total + column * row
+        done = rounded(total, a, clamped)
+        numbers = (x, y) if result == "s32" else None
+        bad = _undefined(machine, (left, right, added), FACTORS[a].per, numbers)
         for i, target in enumerate(targets):
             stored, at = STORED[target.type], _of_sum(i)
             part = np.ascontiguousarray(done[at]).reshape(machine.shape).view(stored)

@@ -31,13 +31,12 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.bulk import swizzled, wrong
-from cute_gemm.ptx.cluster import ClusterMachine, machine_of
+from cute_gemm.ptx.clocks import ClusterMachine, machine_of
 from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import Array
-from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
+from cute_gemm.ptx.parser import Immediate, Instruction, Vector
 from cute_gemm.ptx.record import Recorder
-from cute_gemm.ptx.undefined import demand
 from cute_gemm.ptx.warps import FACTORS, rounded
 
 #: Threads of a warp group, its warps, and the rows of an instruction.
@@ -201,7 +200,7 @@ class Products:
         row, word = thread // 32 * 16 + thread % 32 // 4, thread % 4
         words = np.empty((_ROWS, _BYTES // 4), np.uint32)
         for i, slot in enumerate(own):
-            values = np.broadcast_to(machine.values[slot], machine.shape)[cta, threads]
+            values = machine.full(machine.values[slot])[cta, threads]
             words[row + i % 2 * 8, word + i // 2 * 4] = np.ascontiguousarray(values).view(np.uint32)
         return np.asarray(FACTORS[kind].numbers(words)).reshape(_ROWS, -1)
 
@@ -258,8 +257,7 @@ class Products:
         places = sorted({(product.cta, product.group) for product in products})
         ctas, groups = (np.array(x) for x in zip(*places, strict=True))
         whole = [
-            np.broadcast_to(machine.values[slot], machine.shape).reshape(machine.ctas, -1, _GROUP)
-            for slot in slots
+            machine.full(machine.values[slot]).reshape(machine.ctas, -1, _GROUP) for slot in slots
         ]
         elements = np.stack([each[ctas, groups] for each in whole], axis=-1)
         stored = elements.dtype
@@ -296,7 +294,7 @@ class Products:
             machine.values[slot] = new.reshape(machine.shape)
             lost = machine.undefined[slot]
             if lost is not None:
-                bits = np.broadcast_to(lost, machine.shape).copy()
+                bits = machine.full(lost).copy()
                 bits.reshape(machine.ctas, -1, _GROUP)[ctas[fresh], groups[fresh]] = 0
                 machine.undefined[slot] = bits if bits.any() else None
 
@@ -342,11 +340,10 @@ def _mma(code: Code, inst: Instruction) -> Step:
     if not fits or not match or len(operands) != 4 + signs + flips:
         raise code.refuse(inst, f"only for {', '.join(_SAID)}")
     columns, accumulator = int(match[1]), FACTORS[kind].accumulator
-    targets = code.parts(operands[0])
-    slots = tuple(code.register(inst, each, accumulator).slot for each in targets)
+    targets = [code.register(inst, each, accumulator) for each in code.parts(operands[0])]
+    slots = tuple(target.slot for target in targets)
     # Float accumulators may be in registers of bits; integers not in those of floats.
-    typed = all(isinstance(each, Register) and each.type != "f32" for each in targets)
-    typed = typed or (accumulator == "f32" and all(isinstance(each, Register) for each in targets))
+    typed = accumulator == "f32" or all(target.type != "f32" for target in targets)
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
         raise code.refuse(inst, f"it takes {columns // 2} registers of {accumulator}")
     own = tuple(code.register(inst, each, "b32").slot for each in rows)
@@ -365,9 +362,9 @@ def _mma(code: Code, inst: Instruction) -> Step:
 
     def start() -> None:
         for slot in (*(source.slot for source in (*words, scale)), *own):
-            demand(machine, inst, slot, "a descriptor, a scale or a row")
-        read = [np.broadcast_to(values[x.slot], machine.shape) for x in words]
-        adds = np.broadcast_to(values[scale.slot], machine.shape)
+            machine.demand(inst, slot, "a descriptor, a scale or a row")
+        read = [machine.full(values[x.slot]) for x in words]
+        adds = machine.full(values[scale.slot])
         descriptors = np.stack(read).astype(np.uint64)
         machine.products.start(inst, slots, (kind, other), factors, descriptors, adds, index, own)
 

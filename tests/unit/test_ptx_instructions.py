@@ -513,3 +513,9 @@ def test_atomic_operations():
     assert got[0] == 3 * 64 and got[1] == 31 and got[2:3].view("f4")[0] == 32
     assert got[3] == 1 and got[4] == 124  # thread 0 leaves a 0 there
     assert sorted(got[16:].tolist()) == [3 * i for i in range(64)]
+
+
+@pytest.mark.parametrize("branch", ["bra END;", "setp.eq.s32 %p1, %r2, 0; @%p1 bra END;"])
+def test_a_branch_to_the_end_of_the_text_is_refused(branch):
+    with pytest.raises(PtxError, match=r"^line 30: .* goes to a label without an instruction"):
+        run(text(f"{branch} ret; END:").replace("ret;\n}", "}"), "k", (1,), (32,), 0, [0, 0, 0])
