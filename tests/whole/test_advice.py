@@ -148,6 +148,8 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
             found[-1] = [without(call, "scale_a", "scale_b"), without(call, "compute")]
     if "takes no slices of K" in said:
         found.append([without(call, "split_k")])
+    if match := re.search(r"pass out_dtype='(\w+)'", said):
+        found.append([call | {"out_dtype": match[1]}])
     if match := re.search(r"k up to (\d+) fits with tile", said):
         found.append([call | {"k": int(match[1])}])
     if match := re.search(r"take tile=\((\d+), (\d+), (\d+)\)", said):

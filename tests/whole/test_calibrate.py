@@ -25,6 +25,7 @@ from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
+from cute_gemm.kernels.registry import CONTENDERS
 from cute_gemm.run import graph
 from cute_gemm.toolchain import cache
 
@@ -210,14 +211,15 @@ def test_configs_that_there_are_no_more_are_dropped() -> None:
 def changed() -> Calibration:
     """Return a calibration of another GPU."""
     known = reference()
+    factors = dict(zip(sorted(CONTENDERS), itertools.cycle((1.7, 0.6, 1.3)), strict=False))
     paces = {
         kernel: {
-            kind: pace._replace(slowdown=pace.slowdown * factor, latency=pace.latency * 2)
+            kind: pace._replace(
+                slowdown=pace.slowdown * factors.get(kernel, 1.0), latency=pace.latency * 2
+            )
             for kind, pace in rows.items()
         }
-        for (kernel, rows), factor in zip(
-            known.paces.items(), itertools.cycle((1.7, 0.6, 1.3)), strict=False
-        )
+        for kernel, rows in known.paces.items()
     }
     return replace(known, paces=paces, constants=known.constants._replace(dependent_us=3.0))
 
