@@ -25,7 +25,6 @@ from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.kernels.registry import CONTENDERS
 from cute_gemm.run import graph
 from cute_gemm.toolchain import cache
 
@@ -211,18 +210,16 @@ def test_configs_that_there_are_no_more_are_dropped() -> None:
 def changed() -> Calibration:
     """Return a calibration of another GPU."""
     known = reference()
-    factors = dict(zip(sorted(CONTENDERS), itertools.cycle((1.7, 0.6, 1.3)), strict=False))
     paces = {
         kernel: {
-            kind: pace._replace(
-                slowdown=pace.slowdown * factors.get(kernel, 1.0), latency=pace.latency * 2
-            )
+            kind: pace._replace(slowdown=pace.slowdown * factor, latency=pace.latency * 2)
             for kind, pace in rows.items()
         }
-        for kernel, rows in known.paces.items()
+        for (kernel, rows), factor in zip(
+            known.paces.items(), itertools.cycle((1.7, 0.6, 1.3)), strict=False
+        )
     }
-    constants = known.constants._replace(dependent_us=3.0)
-    return replace(known, paces=paces, constants=constants, correction=None)
+    return replace(known, paces=paces, constants=known.constants._replace(dependent_us=3.0))
 
 
 def test_the_fit_finds_the_numbers_behind_times() -> None:
@@ -291,7 +288,7 @@ def test_where_a_fit_starts(
 
 
 def test_stored_times_are_fitted_again(tmp_path: Path, run) -> None:
-    timed(8, changed()).write(tmp_path / "h200.gz")
+    timed(8, replace(changed(), correction=None)).write(tmp_path / "h200.gz")
     words = ("calibrate", "--fit", str(tmp_path / "h200.gz"), "--output", str(tmp_path / "h.json"))
     said = run(*words).out
     assert "times of 8 problems" in said and "On 2 problems that the numbers were not" in said
@@ -306,7 +303,7 @@ def test_stored_times_are_fitted_again(tmp_path: Path, run) -> None:
 def test_a_gpu_is_calibrated(device: Device, monkeypatch: pytest.MonkeyPatch, run) -> None:
     def of_seconds(contests: Iterator[Contest], gpu: Gpu, seconds: float, *_: Any) -> Any:
         assert (gpu.name, seconds) == ("H200", 90.0)
-        yield from timed(12, changed()).contests
+        yield from timed(12, replace(changed(), correction=None)).contests
 
     monkeypatch.setattr(measure, "times", of_seconds)
     said = run("calibrate", "--minutes", "2").out
