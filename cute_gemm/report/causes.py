@@ -35,7 +35,6 @@ from cute_gemm.report.remedies import (
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.report.report import Report
 
 #: Share of the predicted time below which the report gives no figure for a cost.
 LITTLE = 0.01
@@ -154,7 +153,7 @@ class _Group(NamedTuple):
     option: Option | None = None  #: The option that is the cause, with its present value.
 
 
-def causes(report: Report) -> tuple[Cause, ...]:
+def causes(report: Any) -> tuple[Cause, ...]:
     """Return the causes of lost time: faults first, then the costliest."""
     groups: dict[Any, tuple[_Group, list[_Member]]] = {}
     every = [_Member(row, "") for row in report.rows]
@@ -188,7 +187,7 @@ def _copy_of(member: _Member) -> tuple[str, ...]:
 # -- accesses with a common cause -----------------------------------------------------------------
 
 
-def _group(report: Report, member: _Member) -> tuple[Any, _Group]:
+def _group(report: Any, member: _Member) -> tuple[Any, _Group]:
     """Return the cause of an access, and the key that all accesses of this cause share."""
     row, problem = member.row, report.problem
     own = {Option(*change) for fix in row.fixes for change in fix.change.items()}
@@ -225,7 +224,7 @@ def _group(report: Report, member: _Member) -> tuple[Any, _Group]:
     return (row.operand, row.space, best.what), _Group(what, other, best.what, ideal=ideal)
 
 
-def _of_place(report: Report, matrix: Matrix, words: str) -> _Group:
+def _of_place(report: Any, matrix: Matrix, words: str) -> _Group:
     """Return the cause that a matrix is misplaced, described by ``words``."""
     problem = report.problem
     if not problem.groups_along_unit(matrix):
@@ -261,7 +260,7 @@ def _fixed_by(row: AccessRow, name: str) -> bool:
     return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
-def _is_of(report: Report, member: _Member, matrix: Matrix) -> bool:
+def _is_of(report: Any, member: _Member, matrix: Matrix) -> bool:
     """Return whether the place of a matrix is the cause of an access."""
     row, access = member.row, member.row.access
     limit = access_bytes(matrix, False)[1]
@@ -283,7 +282,7 @@ def _is_of(report: Report, member: _Member, matrix: Matrix) -> bool:
     return words and not row.good and _widens(report, matrix)
 
 
-def _widens(report: Report, matrix: Matrix) -> bool:
+def _widens(report: Any, matrix: Matrix) -> bool:
     """Return whether another place alone allows wider accesses to a matrix."""
     if report.problem.groups_along_unit(matrix):
         return True
@@ -392,7 +391,7 @@ def _listed(members: Sequence[_Member]) -> Iterator[str]:
 # -- the headline ---------------------------------------------------------------------------------
 
 
-def headline(report: Report) -> str:
+def headline(report: Any) -> str:
     """Return a line: predicted time, bound, largest loss, and the predicted time with its fix."""
     bounds, prediction = report.performance, report.predicted
     roof, first = bounds.roofline, next((x for x in report.causes if not x.little), None)
