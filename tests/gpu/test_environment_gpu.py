@@ -110,7 +110,8 @@ ones = np.ones((192, 192), "f4")
 def call():
     return bool((cg.gemm("NN", ones, ones, backend="cuda") == 192).all())
 driver.cuInit(0)
-code, context = driver.cuCtxCreate(None, 0, 0)
+new = (None,) if driver.CUDA_VERSION >= 13000 else ()  # CUDA 13 takes parameters first
+code, context = driver.cuCtxCreate(*new, 0, 0)
 assert not int(code), code
 print(outcome(call))
 driver.cuCtxDestroy(context)
