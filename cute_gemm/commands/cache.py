@@ -1,4 +1,4 @@
-"""``cute-gemm cache``: the cubins on disk, tuned configs and calibrations."""
+"""``cute-gemm cache``: the builds on disk, tuned configs and calibrations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, size or clear cubins, tuned configs and calibrations; return 0."""
+    """List, size or clear builds, tuned configs and calibrations; return 0."""
     from cute_gemm.cost_model import calibrated
     from cute_gemm.plan import tuned
     from cute_gemm.toolchain import cache
@@ -33,8 +33,8 @@ def command(arguments: argparse.Namespace) -> int:
             print_json({"directory": directory, **done._asdict(), **others})
         else:
             more = f"; {done.left} could not be removed" * bool(done.left)
-            cubins = counted(done.removed, "cubin")
-            say(f"{cubins}, {size(done.bytes)} removed from {directory}{more}")
+            builds = counted(done.removed, "build")
+            say(f"{builds}, {size(done.bytes)} removed from {directory}{more}")
             _say(**others, done="removed ")
         return OK
     taken = cache.size()
@@ -45,13 +45,13 @@ def command(arguments: argparse.Namespace) -> int:
         print_json({**about, **others, "limit": cache.limit(), **listed})
         return OK
     if listing and entries:
-        say(f"{'written':<16}  {'last used':<16}  {'bytes':>9}  {'arch':<8}  kernel")
+        say(f"{'written':<16}  {'last used':<16}  {'bytes':>9}  {'arch':<10}  kernel")
     for entry in entries if listing else ():
         times = map(time.localtime, (entry.created, entry.used))
         written, used = (time.strftime("%Y-%m-%d %H:%M", moment) for moment in times)
-        say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
+        say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<10}  {entry.symbol}")
     most = size(cache.limit())
-    say(f"{counted(len(entries), 'cubin')}, {size(taken)} of at most {most} in {directory}")
+    say(f"{counted(len(entries), 'build')}, {size(taken)} of at most {most} in {directory}")
     _say(**others)
     return OK
 

@@ -241,7 +241,7 @@ def on_host(text: bytes, given: list[Buffer], outputs: list[Buffer], context: ff
         numbers = zip(problem.epilogue.numbers, launch.numbers, strict=True)
         others |= {name: np.asarray(number) for name, number in numbers}
         A, B, C = arrays[:3]
-        executable.kernel.on_host(problem, A, B, C, launch.alpha.value, 0.0, others)
+        executable.by_numpy(A, B, C, launch.alpha.value, 0.0, others)
         for array, old in zip(greatest, before, strict=True):
             np.maximum(array, old, out=array)
 

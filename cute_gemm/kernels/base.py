@@ -580,14 +580,16 @@ def _legal_traits(problem: GemmProblem) -> tuple[Any, ...]:
 
 def _shared_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return the properties that both depend on, except layouts of matrices."""
-    # Near the range of 32-bit coordinates, each tile has its own limit.
-    huge = (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
+    huge = (x if x >= HUGE else 0 for x in (problem.m, problem.n, problem.k))
     kinds = ((x.dtype, x.unit, x.conj) for x in problem.matrices)
     C = problem.C  # its vectors may not straddle the end of a row
     row = gcd(C.shape[C.unit] * C.element.bytes, 16)
     groups, scales = (problem.groups.mode, problem.groups.zero_tail), problem.scale_rows
     return problem.compute, *groups, *huge, problem.epilogue, scales, *kinds, row
 
+
+#: Extents near the range of 32-bit coordinates, where each tile has its own limit.
+HUGE = 2**31 - 4096
 
 #: Builds, by kernel, config and arch.
 _builds: Kept[tuple[str, Any, str], Build] = Kept(4096, "builds")

@@ -18,6 +18,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.plan.packed import PackedOperand
 from cute_gemm.plan.steps import Steps, packing_step, reduces, steps
+from cute_gemm.problem import reference
 from cute_gemm.problem.describe import describe
 from cute_gemm.problem.epilogue.fuse import (
     NOTHING,
@@ -32,6 +33,7 @@ from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
+    from cute_gemm.plan.select import Selection
 
 #: Launches that an executable keeps, by alpha and beta.
 _BOUND_KEPT = 64
@@ -109,18 +111,16 @@ class RecentCall:
 class Executable:
     """A problem, the kernel and algorithm that compute it, and kept launches.
 
-    ``backend`` and ``device`` are those of its `Plan`, ``sms`` the multiprocessors of the GPU.
-    Launches are bound once for each alpha, beta and numbers of the epilogue.
+    ``selection`` and ``by_name``, which is whether the kernel is given, and the others are those of
+    its `Plan`. Launches are bound once for each alpha, beta and numbers of the epilogue.
     """
 
     problem: GemmProblem
-    kernel: Kernel
-    config: Any
+    selection: Selection
+    by_name: bool
     arch: str
-    algorithm: Algorithm
     backend: Literal["cuda", "cpu", "interpreter"]
     device: int | None
-    sms: int = 0
 
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
@@ -131,6 +131,21 @@ class Executable:
         #: The last alpha and beta, as objects and numbers, and their launch; one tuple, since
         #: threads share it.
         self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The selected kernel."""
+        return self.selection.kernel
+
+    @property
+    def config(self) -> Any:
+        """The config of the kernel."""
+        return self.selection.config
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The auxiliary kernels."""
+        return self.selection.algorithm
 
     @property
     def replaced(self) -> bool:
@@ -159,8 +174,8 @@ class Executable:
         return self._steps()
 
     def _steps(self, kept: str = "") -> Steps:
-        kernel = self.kernel.compiled()
-        return steps(kernel, self.config, self.problem, self.arch, self.algorithm, kept, self.sms)
+        kernel, sms = self.kernel.compiled(), self.selection.gpu.sms
+        return steps(kernel, self.config, self.problem, self.arch, self.algorithm, kept, sms)
 
     def bind(
         self, device: int, alpha: Scalar, beta: Scalar, kept: str = "",
@@ -452,7 +467,15 @@ class Executable:
             executable = self.at(operands.values)
             execute(executable, *arrays, alpha, beta, operands=others)
         else:
-            self.kernel.on_host(problem, *arrays, alpha, beta, others)
+            self.by_numpy(*arrays, alpha, beta, others)
+
+    def by_numpy(self, *arguments: Any) -> None:
+        """Compute on the CPU, in place, with the arguments of `Kernel.on_host` after the problem.
+
+        Kernels that are selected without a name compute alike, so none has to be selected.
+        """
+        compute = self.kernel.on_host if self.by_name else reference.gemm
+        compute(self.problem, *arguments)
 
     def named_results(self, results: tuple[Operand, ...]) -> dict[str, np.ndarray]:
         """Return host arrays of the results in addition to C by name, with 0 from `_unset`."""

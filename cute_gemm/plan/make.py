@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.arch import Arch
@@ -33,7 +34,7 @@ def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: Any = 
     key = id(problem), *where, *sorted(call.options)
     found = reused.plans.get(key)
     if found is None or not (in_use or tune is False or found.measured):
-        made = _made(problem, device, call, None, tune)
+        made = _made(problem, device, call, None, tune, late=True)
         found = reused.plans[key] = background.until_built(
             background.prefer_built(made, mode), mode
         )
@@ -60,8 +61,9 @@ def make_plan(
 
 def _made(
     problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None,
-    tune: bool | str | Tuning,
+    tune: bool | str | Tuning, late: bool = False,
 ) -> Plan:  # fmt: skip
+    """Return a plan; ``late``: its kernel may be selected after it is returned."""
     kernel, backend, arch = call.kernel, call.backend, call.arch
     in_use = online.asks(tune)
     tuning = None if in_use or tune is False else _tuning(tune, kernel, backend, name)
@@ -92,7 +94,10 @@ def _made(
             measured = None
 
     def selected(measured: Measured | None) -> Plan:
-        selection = select.select(*asked, gpu, measured)
+        make = partial(select.select, *asked, gpu, measured)
+        # The CPU computes without a selection, but options may be refused.
+        later = where == "cpu" and kernel == "auto" and not call.options and late
+        selection = select.select_late(problem, target, make) if later else make()
         return Plan(problem, where, device, target, selection, kernel != "auto")
 
     def stored(measured: Measured) -> Plan:
@@ -100,7 +105,7 @@ def _made(
         return selected(measured)
 
     result = selected(measured)
-    if result.measured or problem.is_empty:
+    if where == "cpu" or result.measured or problem.is_empty:
         return result
     if tuning is not None:
         from cute_gemm.plan.tune import measure

@@ -13,7 +13,7 @@ from cute_gemm.arrays import fingerprint
 from cute_gemm.arrays.torch import as_operator, traced
 from cute_gemm.cost_model.calibrated import provenance
 from cute_gemm.gpus.table import gpu as known_gpu
-from cute_gemm.kernels.candidate import Candidate, why
+from cute_gemm.kernels.candidate import Candidate, Measured, why
 from cute_gemm.kernels.summation import OrderOfSummation
 from cute_gemm.plan.executable import Executable, RecentCall
 from cute_gemm.plan.packed import PackedOperand
@@ -26,7 +26,10 @@ from cute_gemm.toolchain.nvrtc import prove
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.problem.parts.packing import Algorithm
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.report.report import Report
     from cute_gemm.report.traced import Trace
@@ -57,17 +60,6 @@ class Plan:
         The ordinal of the CUDA device, or None.
     arch
         The architecture of the kernel, ``"sm_90a"``; ``"cpu"`` for ``kernel="host"``.
-    gpu
-        The `Gpu` that the config is selected for.
-    kernel
-        The name of the kernel.
-    config
-        The config of the kernel, with its options as fields.
-    algorithm
-        The auxiliary kernels: ``algorithm.pack`` names the operands that are packed first, and
-        ``algorithm.split_k`` is the number of slices of K.
-    measured
-        The measurement of the config with ``tune=True``; None for a predicted config.
 
     Examples
     --------
@@ -87,14 +79,9 @@ class Plan:
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self.gpu, self._candidates, self.algorithm, self.measured = (
-            selection
-        )
+        self._selection = selection
         self._by_name = by_name
-        self.kernel = self._kernel.name
-        self.executable = Executable(
-            problem, self._kernel, self.config, arch, self.algorithm, backend, device, self.gpu.sms
-        )
+        self.executable = Executable(problem, selection, by_name, arch, backend, device)
         self._last: RecentCall | None = None
         #: The plan that replaces it in `gemm` once built; the config that it replaces.
         self.better: Plan | None = None
@@ -111,6 +98,39 @@ class Plan:
         sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
         epilogue = f" epilogue={p.epilogue.label}" * bool(p.epilogue.label)
         return f"Plan({p.op} {sizes} {p.dtype}{epilogue}, {self.config.name}, {self.arch})"
+
+    @property
+    def _kernel(self) -> Kernel:
+        return self._selection.kernel
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel."""
+        return self._kernel.name
+
+    @property
+    def config(self) -> Any:
+        """The config of the kernel, with its options as fields."""
+        return self._selection.config
+
+    @property
+    def gpu(self) -> Gpu:
+        """The `Gpu` that the config is selected for."""
+        return self._selection.gpu
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The auxiliary kernels.
+
+        ``algorithm.pack`` names the operands that are packed first, and ``algorithm.split_k`` is
+        the number of slices of K.
+        """
+        return self._selection.algorithm
+
+    @property
+    def measured(self) -> Measured | None:
+        """The measurement of the config with ``tune=True``; None for a predicted config."""
+        return self._selection.measured
 
     # ---- why this kernel ------------------------------------------------------------------------
 
@@ -179,7 +199,7 @@ class Plan:
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
         of = None if gpu is None else known_gpu(gpu)
-        return self._candidates(of, reads_c=reads_c, within=within, **changed)
+        return self._selection.candidates(of, reads_c=reads_c, within=within, **changed)
 
     def taking(self, candidate: Candidate, device: int | None = None) -> Plan:
         """Return the plan with another of its `candidates`.
@@ -192,8 +212,9 @@ class Plan:
             The ordinal of the CUDA device; None for a plan that is not run.
         """
         selection = Selection(
-            candidate.kernel, candidate.config, self.gpu, self._candidates, candidate.algorithm
-        )
+            candidate.kernel, candidate.config, self.gpu, self._selection.candidates,
+            candidate.algorithm,
+        )  # fmt: skip
         return Plan(self.problem, "cpu" if device is None else "cuda", device, self.arch, selection)
 
     @property
@@ -317,7 +338,7 @@ class Plan:
 
     @property
     def ptx(self) -> str:
-        """The kernel in PTX; compiled for this alone."""
+        """The kernel in PTX, from the cache or compiled for this alone."""
         return self.steps.main.ptx
 
     @cached_property

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import nearest, of_device
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.auxiliary import packer
-from cute_gemm.kernels.base import common_traits
+from cute_gemm.kernels.base import HUGE, common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.refusals import check, serves
@@ -71,6 +71,29 @@ class Selection(NamedTuple):
     candidates: Callable[..., tuple[Candidate, ...]]
     algorithm: Algorithm = DIRECT
     measured: Measured | None = None
+
+
+class _Late:
+    """A `Selection` that is made when its first field is read."""
+
+    def __init__(self, make: Callable[[], Selection]) -> None:
+        self._made = cache(make)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made(), name)
+
+
+def select_late(problem: GemmProblem, arch: str, make: Callable[[], Selection]) -> Selection:
+    """Return the selection among all kernels for a call that the CPU computes without it.
+
+    ``make`` selects. It is called at once if no kernel might support the problem, to raise the
+    error: extents and block scales are refused by configs.
+    """
+    contenders = map(registry.get, registry.CONTENDERS)
+    huge = max(problem.m, problem.n, problem.k) >= HUGE
+    if huge or problem.scales or not any(serves(x, problem, arch) for x in contenders):
+        return make()
+    return cast("Selection", _Late(make))
 
 
 def select(

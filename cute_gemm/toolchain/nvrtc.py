@@ -146,15 +146,36 @@ def prove(unit: TranslationUnit, arch: str) -> Proof:
     )
 
 
-def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
-    """Compile ``unit`` to PTX with the options, and the errors, of `build`, without the cache.
+def ptx(unit: TranslationUnit, arch: str) -> str:
+    """Compile ``unit`` to PTX, or read it from the cache, with the options and errors of `build`.
 
-    ptxas, which counts registers, does not run. ``lines``: whether the PTX has the source line
-    of each instruction; the source is called `UNIT` there.
+    ptxas, which counts registers, does not run.
     """
-    arch, nvrtc = normalize_arch(arch), _nvrtc()
+    arch, paths = normalize_arch(arch), (*unit.folders, *include_paths())
+    virtual, start = arch.replace("sm_", "compute_"), time.perf_counter()
+    key = _key(unit, virtual, nvrtc_version())
+    with store.locked(key):
+        if found := _stored(key, unit, virtual):
+            return found.cubin.decode()
+        text = _ptx(unit, arch, paths)
+        if nvrtc_version().split(".")[:2] == loaded_nvrtc_version().split("."):
+            none, took = Resources(0, 0, 0, 0, 0), time.perf_counter() - start
+            store.put(key, Build(text.encode(), unit.symbol, virtual, none, took, False, ""))
+        return text
+
+
+def ptx_with_lines(unit: TranslationUnit, arch: str) -> str:
+    """Compile to PTX with the source line of each instruction, without the cache.
+
+    The source is called `UNIT` there.
+    """
+    arch = normalize_arch(arch)
+    return _ptx(unit, arch, (*unit.folders, *include_paths()), lines=True)
+
+
+def _ptx(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], lines: bool = False) -> str:
+    nvrtc = _nvrtc()
     # Not through cuda.core, which needs the driver for PTX.
-    paths = (*unit.folders, *include_paths())
     options = _options(arch.replace("sm_", "compute_"), paths, lines).as_bytes("nvrtc")
     _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), UNIT.encode(), 0, [], [])
     try:

@@ -173,9 +173,9 @@ def test_gemm_plans_once_for_equal_problems(monkeypatch: pytest.MonkeyPatch) -> 
     made: list[object] = []
     original = make._made
 
-    def counted(*arguments: Any) -> cg.Plan:
+    def counted(*arguments: Any, **words: Any) -> cg.Plan:
         made.append(arguments)
-        return original(*arguments)
+        return original(*arguments, **words)
 
     monkeypatch.setattr(reused, "plans", {})
     monkeypatch.setattr(make, "_made", counted)

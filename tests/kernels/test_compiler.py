@@ -2,16 +2,17 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
-from cute_gemm.toolchain import headers
+from cute_gemm.toolchain import cache, headers
 from cute_gemm.toolchain import nvrtc as compiler
 from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.headers import include_paths
-from cute_gemm.toolchain.nvrtc import build, normalize_arch
+from cute_gemm.toolchain.nvrtc import build, normalize_arch, ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
 
@@ -177,6 +178,23 @@ def test_cute_builds_once_and_then_comes_from_the_cache(
         text=True, check=True,
     )  # fmt: skip
     assert int(answer.stdout) == len(first.cubin)
+
+
+def test_ptx_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    first, other, built = ptx(CUTE, "sm_80"), ptx(CUTE, "sm_90a"), build(CUTE, "sm_80")
+    assert ".target sm_80" in first and ".target sm_90a" in other
+    assert sorted(x.arch for x in cache.entries()) == ["compute_80", "compute_90a", "sm_80"]
+
+    monkeypatch.setattr(compiler, "_nvrtc", refused)
+    assert (ptx(CUTE, "sm_80"), ptx(CUTE, "sm_90a")) == (first, other)
+    assert build(CUTE, "sm_80").cubin == built.cubin
+    with pytest.raises(AssertionError, match="loaded"):
+        ptx(replace(CUTE, source=f"{CUTE.source}\n"), "sm_80")
+
+
+def refused() -> None:
+    raise AssertionError("NVRTC is loaded")
 
 
 def test_no_cache_means_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,13 @@ from cute_gemm.errors import (
     ArrayError,
     DeviceError,
     GemmError,
+    OptionError,
     OverlapError,
     ScalarError,
     ShapeError,
+    UnsupportedError,
 )
-from cute_gemm.plan import executable, reused
+from cute_gemm.plan import executable, reused, select
 from cute_gemm.plan.executable import Executable
 
 Array = partial(FakeCupy, shape=(8, 8), dtype="float32")
@@ -399,3 +401,48 @@ def test_numbers_of_an_epilogue_are_those_of_the_call(
         plan(A, B, C, scale=number)
     assert launched == [(number,) for number in (2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0, 2.0, 2.0)]
     assert len(reused.plans) == 1
+
+
+class TestWithoutSelection:
+    """On the CPU, a call computes without selecting a kernel."""
+
+    @pytest.fixture
+    def selected(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Record the selections, and keep no plan."""
+        made, select_kernel = list[str](), select.select
+
+        def recorded(problem: Any, *arguments: Any) -> Any:
+            made.append(problem.dtype)
+            return select_kernel(problem, *arguments)
+
+        monkeypatch.setattr(select, "select", recorded)
+        monkeypatch.setattr(reused, "plans", type(reused.plans)(64))
+        return made
+
+    def test_a_call_selects_nothing(self, selected: list[str]) -> None:
+        X = np.arange(12.0).reshape(3, 4)
+        assert (cg.gemm("NT", X, X, backend="cpu") == X @ X.T).all()
+        assert selected == []
+        (kept,) = reused.plans.values()
+        assert kept.kernel == cg.plan("NT", X, X, backend="cpu").kernel
+        assert (kept.config, kept.gpu.name) == (kept._selection.config, "A100 SXM 80GB")
+        assert selected == ["float64", "float64"]  # once for each plan
+
+    @pytest.mark.parametrize(
+        "words",
+        [{"kernel": "sm80_pipeline"}, {"split_k": 2}, {"batch_invariant": True}],
+        ids=["kernel", "split_k", "batch_invariant"],
+    )
+    def test_what_may_be_refused_is_selected(
+        self, selected: list[str], words: dict[str, Any]
+    ) -> None:
+        X = np.ones((64, 64), "f2")
+        assert (cg.gemm("NT", X, X, backend="cpu", **words) == 64).all()
+        assert selected == ["float16"]
+
+    def test_errors_come_from_the_call(self) -> None:
+        X = np.ones((64, 64), "f4")
+        with pytest.raises(OptionError, match="pack='C' is unknown"):
+            cg.gemm("NT", X, X, backend="cpu", pack="C")
+        with pytest.raises(UnsupportedError, match="the only kernel is 'sm90_wgmma'"):
+            cg.gemm("NT", X, X, backend="cpu", arch="sm_80", compute="bf16x9")

@@ -111,7 +111,7 @@ def test_compile_fills_the_cache(run, tmp_path, monkeypatch):
     listed = json.loads(run("cache", "--json")[1])
     assert listed["count"] == 1
     assert listed["entries"][0]["symbol"] == first["symbol"]
-    assert run("cache", "size")[1].startswith("1 cubin, ")
+    assert run("cache", "size")[1].startswith("1 build, ")
     assert json.loads(run("cache", "clear", "--json")[1])["removed"] == 1
     assert json.loads(run("cache", "size", "--json")[1])["count"] == 0
 

@@ -185,5 +185,5 @@ def test_clear_says_what_it_removed(place, capsys):
     done = json.loads(capsys.readouterr().out)
     assert (done["removed"], done["bytes"], done["left"]) == (1, length, 1)
     assert cli.main(["cache", "clear"]) == 0
-    assert "0 cubins, 0 bytes removed" in (said := capsys.readouterr().out)
+    assert "0 builds, 0 bytes removed" in (said := capsys.readouterr().out)
     assert "1 could not be removed" in said
