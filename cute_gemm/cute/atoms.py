@@ -92,6 +92,10 @@ def mma_atoms(a: str, b: str) -> tuple[MmaAtom, ...]:
     return tuple(atom for atom in MMA_ATOMS.values() if atom.takes == (a, b))
 
 
+#: Columns of the wgmma operations in CuTe's header ``mma_sm90_gmma.hpp``.
+COLUMNS = (8, 16, 32, 64, 96, 128, 192, 256)
+
+
 def wgmma(
     columns: int, types: tuple[str, str, str], size: int, majors: tuple[str, str], register_a: bool
 ) -> str:

@@ -182,15 +182,16 @@ def test_cute_builds_once_and_then_comes_from_the_cache(
 
 def test_ptx_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
-    first, other, built = ptx(CUTE, "sm_80"), ptx(CUTE, "sm_90a"), build(CUTE, "sm_80")
+    plain = unit()
+    first, other, built = ptx(plain, "sm_80"), ptx(plain, "sm_90a"), build(plain, "sm_80")
     assert ".target sm_80" in first and ".target sm_90a" in other
     assert sorted(x.arch for x in cache.entries()) == ["compute_80", "compute_90a", "sm_80"]
 
     monkeypatch.setattr(compiler, "_nvrtc", refused)
-    assert (ptx(CUTE, "sm_80"), ptx(CUTE, "sm_90a")) == (first, other)
-    assert build(CUTE, "sm_80").cubin == built.cubin
+    assert (ptx(plain, "sm_80"), ptx(plain, "sm_90a")) == (first, other)
+    assert build(plain, "sm_80").cubin == built.cubin
     with pytest.raises(AssertionError, match="loaded"):
-        ptx(replace(CUTE, source=f"{CUTE.source}\n"), "sm_80")
+        ptx(replace(plain, source=f"{plain.source}\n"), "sm_80")
 
 
 def refused() -> None:

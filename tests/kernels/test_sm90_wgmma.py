@@ -3,6 +3,7 @@
 import ctypes
 import re
 import struct
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from itertools import product
@@ -20,10 +21,11 @@ import cute_gemm as cg
 from cute_gemm.access import smem, tma
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.arch import Arch
+from cute_gemm.cute.atoms import COLUMNS
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
 from cute_gemm.kernels import refusals
 from cute_gemm.kernels.sm90.structure import MOST_COLUMNS, Sm90Config
-from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+from cute_gemm.kernels.sm90.unit import OTHER_COLUMNS, EmitSm90Wgmma
 from cute_gemm.kernels.sm90.wgmma import STEP, Sm90Wgmma
 from cute_gemm.plan.select import select
 from cute_gemm.problem.problem import GemmProblem
@@ -466,23 +468,24 @@ def test_a_wrong_layout_does_not_prove() -> None:
         prove(EmitSm90Wgmma(altered(config, operands=(a, transposed))).proof(), ARCH)
 
 
-def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
-    names = "\n".join(
-        f"using Mma{n}{t} = cute::SM90::GMMA::MMA_64x{n}x16_F32{t}{t}_SS<"
-        "cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>;\n"
-        f"static_assert(sizeof(Mma{n}{t}::CRegisters) == {2 * n});"
-        for n in range(STEP, MOST_COLUMNS + 1, STEP) for t in ("F16", "BF16")
-    ) + "\n".join(
-        f"static_assert(sizeof(cute::SM90::GMMA::MMA_64x{n}x{t}::CRegisters) == {2 * n});"
-        for n in range(STEP, MOST_COLUMNS + 1, STEP)
-        for t in ("8_F32TF32TF32_SS_TN<>", "8_F32TF32TF32_RS_TN<>", "32_S32S8S8_SS_TN",
-                  "32_S32S8S8_RS_TN")
+@pytest.mark.parametrize(
+    ("columns", "header"),
+    [(COLUMNS, ""), (range(STEP, MOST_COLUMNS + 1, STEP), f"{OTHER_COLUMNS}\n")],
+    ids=["few", "all"],
+)
+def test_each_kind_of_wgmma_is_one_that_cute_has(columns: Iterable[int], header: str) -> None:
+    kinds = (
+        "16_F32F16F16_SS<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>",
+        "16_F32BF16BF16_SS<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>",
+        "8_F32TF32TF32_SS_TN<>", "8_F32TF32TF32_RS_TN<>", "32_S32S8S8_SS_TN", "32_S32S8S8_RS_TN",
     )  # fmt: skip
-    unit = replace(
-        KERNEL.unit(configure(problem(), **SMALL)),
-        source=f'#include "sm90/mma.cuh"\n{names}\nextern "C" __global__ void entry() {{}}\n',
-        symbol="entry",
-    )
+    names = "\n".join(
+        f"static_assert(sizeof(cute::SM90::GMMA::MMA_64x{n}x{kind}::CRegisters) == {2 * n});"
+        for n in columns for kind in kinds
+    )  # fmt: skip
+    entry = 'extern "C" __global__ void entry() {}'
+    source = f'#include "sm90/mma.cuh"\n{header}{names}\n{entry}\n'
+    unit = replace(KERNEL.unit(configure(problem(), **SMALL)), source=source, symbol="entry")
     build(unit, ARCH)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from cute_gemm.cute.atoms import wgmma
+from cute_gemm.cute.atoms import COLUMNS, wgmma
 from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import Sm90Config
 from cute_gemm.kernels.tma import SPAN, tma_signature
@@ -25,7 +25,7 @@ _SM90_WGMMA = (
     """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${types}${swapped}
 #include "sm90/sm90_wgmma.cuh"
-
+${include}
 """
     + TYPES
     + """\
@@ -62,6 +62,10 @@ struct Cute {
   using SmemLayoutC = ${smem_tiled_c};
 };
 """
+
+#: CuTe's header of the operations with other columns than `COLUMNS`, which takes a fifth of a
+#: compilation.
+OTHER_COLUMNS = "#include <cute/arch/mma_sm90_gmma_ext.hpp>"
 
 #: The grid has no layer for each GEMM of a batch: a CTA takes tiles of all.
 _ENTRY = """
@@ -109,6 +113,7 @@ class EmitSm90Wgmma(Emitter):
             "element_b": cpp_type(factor_b),
             "swapped": ", A and B swapped" * config.swap_ab,
             "mma": wgmma(config.columns, types, factor_a.bytes, majors, config.register_a),
+            "include": f"{OTHER_COLUMNS}\n" * (config.columns not in COLUMNS),
             "stages_c": c.stores or 1,
             "cluster": f"cute_gemm::ClusterShape<{cluster_m}, {cluster_n}>",
             "major_k_a": a.major == "K",
