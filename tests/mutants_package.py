@@ -80,7 +80,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "(found.symbol, found.arch) == (unit.symbol, arch)", "found.arch == arch",
        "crafted", "another_kernel"),
     _m("PTX under the key of the cubin", "toolchain/nvrtc.py",
-       "key = _key(unit, virtual, nvrtc_version())", "key = _key(unit, arch, nvrtc_version())",
+       "_once(unit, virtual, make)", "_once(unit, arch, make)",
        "compiler", "compiled_once"),
     _m("the CPU selects a kernel", "plan/make.py",
        "call, None, tune, late=True)", "call, None, tune)", "executable", "selects_nothing"),

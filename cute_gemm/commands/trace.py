@@ -201,12 +201,13 @@ def _ptx(file: Path, arch: str | None) -> str:
         return text
     from cute_gemm.plan.backend import DEFAULT_ARCH
     from cute_gemm.run.driver import device_arch, why_no_gpu
-    from cute_gemm.toolchain.nvrtc import ptx_with_lines
+    from cute_gemm.toolchain.nvrtc import compile_ptx
     from cute_gemm.toolchain.unit import TranslationUnit
 
     arch = arch or (DEFAULT_ARCH if why_no_gpu() else device_arch())
     try:
-        return ptx_with_lines(TranslationUnit(text, "", (file.absolute().parent,)), arch)
+        unit = TranslationUnit(text, "", (file.absolute().parent,))
+        return compile_ptx(unit, arch, lines=True)
     except CompileError as error:
         message = re.sub(r"^unit\b", lambda _: file.name, str(error))
         raise CompileError(message, error.log) from error

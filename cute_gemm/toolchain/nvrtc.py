@@ -89,14 +89,19 @@ def build(
     if not cache:
         return _compile(unit, arch, paths, start)
 
-    key = _key(unit, arch, nvrtc_version())
+    return _once(unit, arch, lambda: (compiler or compile_here)(unit, arch, paths, start))
+
+
+def _once(unit: TranslationUnit, arch: str, make: Callable[[], Built]) -> Build:
+    """Return a build from the disk cache, or make and store it."""
+    start, key = time.perf_counter(), _key(unit, arch, nvrtc_version())
     if stored := _stored(key, unit, arch):
         logger.debug("read %s for %s from the cache", unit.symbol, arch)
         return stored
     with store.locked(key):
         if stored := _stored(key, unit, arch):
             return stored
-        built, used = (compiler or compile_here)(unit, arch, paths, start)
+        built, used = make()
         # Another NVRTC may be loaded in the process (PyTorch brings one): then the build
         # is stored under its version.
         if nvrtc_version().split(".")[:2] != used.split("."):
@@ -151,29 +156,25 @@ def ptx(unit: TranslationUnit, arch: str) -> str:
 
     ptxas, which counts registers, does not run.
     """
-    arch, paths = normalize_arch(arch), (*unit.folders, *include_paths())
-    virtual, start = arch.replace("sm_", "compute_"), time.perf_counter()
-    key = _key(unit, virtual, nvrtc_version())
-    with store.locked(key):
-        if found := _stored(key, unit, virtual):
-            return found.cubin.decode()
-        text = _ptx(unit, arch, paths)
-        if nvrtc_version().split(".")[:2] == loaded_nvrtc_version().split("."):
-            none, took = Resources(0, 0, 0, 0, 0), time.perf_counter() - start
-            store.put(key, Build(text.encode(), unit.symbol, virtual, none, took, False, ""))
-        return text
+    arch, start = normalize_arch(arch), time.perf_counter()
+    virtual = arch.replace("sm_", "compute_")
+
+    def make() -> Built:
+        text, none = compile_ptx(unit, arch), Resources(0, 0, 0, 0, 0)
+        took = time.perf_counter() - start
+        build = Build(text.encode(), unit.symbol, virtual, none, took, False, "")
+        return Built(build, loaded_nvrtc_version())
+
+    return _once(unit, virtual, make).cubin.decode()
 
 
-def ptx_with_lines(unit: TranslationUnit, arch: str) -> str:
-    """Compile to PTX with the source line of each instruction, without the cache.
+def compile_ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
+    """Compile ``unit`` to PTX without the cache.
 
-    The source is called `UNIT` there.
+    ``lines``: whether the PTX has the source line of each instruction; the source is called `UNIT`
+    there.
     """
-    arch = normalize_arch(arch)
-    return _ptx(unit, arch, (*unit.folders, *include_paths()), lines=True)
-
-
-def _ptx(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], lines: bool = False) -> str:
+    arch, paths = normalize_arch(arch), (*unit.folders, *include_paths())
     nvrtc = _nvrtc()
     # Not through cuda.core, which needs the driver for PTX.
     options = _options(arch.replace("sm_", "compute_"), paths, lines).as_bytes("nvrtc")
