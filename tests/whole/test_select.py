@@ -292,7 +292,7 @@ def test_a_prediction_is_of_the_accesses_of_its_own_problem() -> None:
     assert isinstance(kernel, CompiledKernel)
 
     def prediction_of(config: Any, problem: GemmProblem) -> Prediction:
-        return Predictions([kernel.footprint(config, problem, gpu)], gpu).prediction(problem, 0)
+        return Predictions([kernel.footprint(config, problem, gpu)], gpu).predict(problem, 0)
 
     kept = [prediction_of(one, each) for one, each in zip(configs, these, strict=True)]
     for one, each, prediction in zip(configs, these, kept, strict=True):

@@ -573,9 +573,9 @@ def test_the_bar_says_which_problem(device: Device, monkeypatch, run) -> None:
 
 def test_the_cache_lists_and_clears_selections(device: Device, run, place: Path) -> None:
     cg.plan("TN", **SQUARE, tune=True)
-    assert "1 measured choice for NVIDIA H200" in run("cache")[1]
+    assert "1 tuned config for NVIDIA H200" in run("cache")[1]
     listed = json.loads(run("cache", "--json")[1])
     assert listed["tuned"] == [{"gpu": "NVIDIA H200", "count": 1}]
-    assert "removed 1 measured choice for NVIDIA H200" in run("cache", "clear")[1]
+    assert "removed 1 tuned config for NVIDIA H200" in run("cache", "clear")[1]
     assert not (place / FILE).exists() and cg.plan("TN", **SQUARE).measured is None
     assert json.loads(run("cache", "size", "--json")[1])["tuned"] == []
