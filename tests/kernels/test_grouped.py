@@ -430,7 +430,7 @@ def test_a_plan_of_sizes_is_that_of_arrays() -> None:
     [
         ({"ragged": "L"}, "ragged='L' is unknown; expected 'M', 'N' or 'K'"),
         ({"ragged": "M", "l": 0}, "l=0 groups came with ragged='M'"),
-        ({"ragged": "M", "batch_b": 64}, "batch_b came with ragged='M', whose matrices lie"),
+        ({"ragged": "M", "batch_b": 64}, "batch_b came with ragged='M', whose matrices are"),
         ({"ragged": "M", "compute": "bf16x9"}, "compute='bf16x9' came with a grouped GEMM"),
         ({"offsets": np.array([8], np.int32)}, "offsets= came without A and B"),
     ],

@@ -331,7 +331,7 @@ def test_json_is_the_same_as_data(run):
         (("tensor_core", "NN"), "does not take float32 with compute='float32'"),
         (("smem_full_k", "NN", "-k", "100000"), "k=100000 needs"),
         (("nosuch", "NN"), "kernel 'nosuch' is not known"),
-        (("cublas", "NN", "--show", "source"), "kernel 'cublas' is a library"),
+        (("cublas", "NN", "--show", "source"), "kernel 'cublas' is NVIDIA's library"),
         (("host", "NN", "--show", "ptx"), "kernel 'host' is a loop in Python"),
         (("naive", "NN", "--kernel", "host"), "option --kernel is not known"),
     ],
