@@ -111,8 +111,8 @@ class RecentCall:
 class Executable:
     """A problem, the kernel and algorithm that compute it, and kept launches.
 
-    ``selection`` and ``by_name``, which is whether the kernel is given, and the others are those of
-    its `Plan`. Launches are bound once for each alpha, beta and numbers of the epilogue.
+    ``by_name``: whether the call named the kernel; the other fields are those of its `Plan`.
+    Launches are bound once for each alpha, beta and numbers of the epilogue.
     """
 
     problem: GemmProblem

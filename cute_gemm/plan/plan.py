@@ -338,7 +338,7 @@ class Plan:
 
     @property
     def ptx(self) -> str:
-        """The kernel in PTX, from the cache or compiled for this alone."""
+        """The kernel in PTX, read from the cache or compiled."""
         return self.steps.main.ptx
 
     @cached_property

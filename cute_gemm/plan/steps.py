@@ -80,7 +80,7 @@ class Step:
 
     @cached_property
     def ptx(self) -> str:
-        """The kernel in PTX, from the cache or compiled for this alone."""
+        """The kernel in PTX, read from the cache or compiled."""
         from cute_gemm.toolchain.nvrtc import ptx
 
         return ptx(self.unit, self.arch)

@@ -165,7 +165,7 @@ def ptx(unit: TranslationUnit, arch: str) -> str:
         build = Build(text.encode(), unit.symbol, virtual, none, took, False, "")
         return Built(build, loaded_nvrtc_version())
 
-    return _once(unit, virtual, make).cubin.decode()
+    return _once(unit, virtual, make).cubin.decode(errors="replace")
 
 
 def compile_ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
