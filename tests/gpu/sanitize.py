@@ -5,10 +5,12 @@
 racecheck, initcheck, synccheck) runs them. API errors are not findings: the package launches again
 if no context was current, and cuda-bindings looks up functions that the driver may lack. NumPy
 arrays are copied to allocations that end with their last element. The padding between rows is NaN:
-initcheck takes a partial ``cp.async`` for a read of all 16 bytes. The script exits with 1 if a
-result is wrong. Other arguments select the cases whose names contain all of them: ``fp8``,
-``grouped`` and ``batched`` select 8-bit floats, grouped GEMMs and batches of small products, and
-``2/4`` selects the second of four parts.
+initcheck takes a partial ``cp.async`` for a read of all 16 bytes. It does not see what TMA stores.
+So scratch memory is NaN before its first use, and a read of what no kernel wrote gives a wrong
+result; with ``--check-api-memory-access no`` it does not report copies of C to the host. The script
+exits with 1 if a result is wrong. Other arguments select the cases whose names contain all of them:
+``fp8``, ``grouped`` and ``batched`` select 8-bit floats, grouped GEMMs and batches of small
+products, and ``2/4`` selects the second of four parts.
 """
 
 import re
@@ -47,22 +49,37 @@ from grouped_cases import check as check_grouped
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import Verdict, verify
-from cute_gemm.run import memory
+from cute_gemm.run import memory, sequence
 from cute_gemm.run.driver import checked, device_arch, entered, load_driver
 
 
+def set_to_nan(pointer: int, nbytes: int, stream: int) -> None:
+    """Set memory to bytes of 255, which are NaN in every type of floats."""
+    result = load_driver().cuMemsetD8Async(pointer, 255, nbytes, stream)
+    checked(result, "setting memory")
+
+
 def upload(array: np.ndarray, device: int = 0) -> memory.DeviceBuffer:
-    """Copy an array to a device as the package does, with bytes of 255 in its padding."""
+    """Copy an array to a device as the package does, with NaN in its padding."""
     buffer = memory.allocate_like(array, device)
     with entered(device):
-        result = load_driver().cuMemsetD8Async(buffer.pointer, 255, buffer.nbytes, 0)
-        checked(result, "setting memory")
+        set_to_nan(buffer.pointer, buffer.nbytes, 0)
     memory._copy(array, buffer, to_device=True)
     return buffer
 
 
+def scratch(
+    nbytes: int, device: int, stream: int, allocate: Callable[..., int] = memory.scratch
+) -> int:
+    """Allocate scratch memory as the package does, and set it to NaN."""
+    pointer = allocate(nbytes, device, stream)
+    set_to_nan(pointer, nbytes, stream)
+    return pointer
+
+
 for module in (memory, epilogue_cases, auxiliary_cases):
     module.upload = upload
+sequence.scratch = scratch
 
 
 def run(case: Case) -> Verdict:
