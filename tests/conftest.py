@@ -22,13 +22,15 @@ os.environ["OMP_NUM_THREADS"] = str(
 )
 
 import choose_cases
+from ahead import Ahead
 from choose_cases import Chosen
 from fake_tuning import device, place  # noqa: F401
 from frozen import frozen_calibrations, taking
 from hypothesis import settings
-from interpreted import Case, Emitted, of_few_ctas
+from interpreted import Case, of_few_ctas
 
 from cute_gemm.plan.steps import Step
+from cute_gemm.toolchain import nvrtc
 
 HERE = Path(__file__).parent
 # The time of an example depends on the machine.
@@ -219,14 +221,12 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield directory
 
 
-@pytest.fixture(scope="session")
-def emitted(request: pytest.FixtureRequest) -> Emitted:
-    """Return the PTX of the kernels of the selected tests' ``Case`` parameters."""
-    mine = (item for item in request.session.items if "emitted" in item.fixturenames)
-    chosen = (item for item in mine if not item.get_closest_marker("skip"))
-    parameters = (getattr(item, "callspec", None) for item in chosen)
-    values = (value for one in parameters if one for value in one.params.values())
-    return Emitted(value for value in values if isinstance(value, Case))
+@pytest.fixture(scope="session", autouse=True)
+def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile the kernels of marked tests together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvrtc, "ptx", Ahead(request.session.items))
+        yield
 
 
 @pytest.fixture

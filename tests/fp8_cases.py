@@ -147,13 +147,16 @@ class Call:
         return verify(plan.problem, self.A, self.B, result, C=before, operands=arrays, **scaling)
 
 
+def planned(case: Case, arch: str, backend: Any = "cpu") -> tuple[cg.Plan, Call]:
+    """Return the plan of a case, and its operands."""
+    call = Call.of(case)
+    words = {"backend": backend, "arch": arch, **call.operands, **call.keywords}
+    return cg.plan(case.op, call.A, call.B, call.C, **words), call
+
+
 def execute(case: Case, arch: str, backend: str = "interpreter") -> None:
     """Raise AssertionError if a result is wrong, or elements outside the operands are accessed."""
-    call = Call.of(case)
-    plan = cg.plan(
-        case.op, call.A, call.B, call.C, backend=backend, arch=arch, **call.operands,
-        **call.keywords,
-    )  # fmt: skip
+    plan, call = planned(case, arch, backend)
     for beta in (0.5, 0.0):
         before = call.C.copy(order="K")
         if not beta:

@@ -134,8 +134,8 @@ CASES = (
 )  # fmt: skip
 
 
-def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
-    """Raise AssertionError if a result is wrong, or NaN was read where nothing must be read."""
+def planned(case: FusedCase, backend: Any, arch: str | None = None) -> tuple[Any, ...]:
+    """Return the plan of a case, A, B, C, and the operands of the epilogue."""
     m, n, k, l = case.m, case.n, case.k, case.l
     batch = (l,) if l > 1 else ()
     of_a, of_b = stored_shapes(case.op, m, n, k)
@@ -152,6 +152,13 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
         case.op, A, B, C, epilogue=everything, kernel=case.kernel, backend=backend, **operands,
         **options,
     )  # fmt: skip
+    return plan, A, B, C, operands
+
+
+def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
+    """Raise AssertionError if a result is wrong, or NaN was read where nothing must be read."""
+    plan, A, B, C, operands = planned(case, backend, arch)
+    out = case.out_dtype or case.dtype
     for beta in (0.5, 0.0):
         before = C.copy(order="K")
         if not beta:

@@ -1,13 +1,9 @@
 """Execute cases of ``gemm_cases`` in the interpreter, with the PTX that NVRTC emits.
 
-The name of a case determines its architecture and whether C is read. Headers take most of a
-compilation, so several kernels are compiled in one unit.
+The name of a case determines its architecture and whether C is read.
 """
 
-import os
 import zlib
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,9 +12,8 @@ from cases import Buffer, Case, numbers
 
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import CompileError, GemmError
+from cute_gemm.errors import GemmError
 from cute_gemm.gpus.table import nearest
-from cute_gemm.kernels import registry
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.steps import Step
@@ -26,12 +21,7 @@ from cute_gemm.problem.verify import Verdict, verify
 from cute_gemm.ptx import Execution
 from cute_gemm.rendering.rows import AccessRow, make_row
 from cute_gemm.report.executed import Compared, compare
-from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.signature import Launch
-from cute_gemm.toolchain.unit import TranslationUnit
-
-#: Kernels that are compiled together; 1 if only the first failing test is of interest.
-TOGETHER = int(os.environ.get("CUTE_GEMM_TEST_TOGETHER", "24"))
 
 
 def arch_of(case: Case) -> str:
@@ -55,21 +45,6 @@ def takes(case: Case) -> bool:
     return True
 
 
-# -- PTX ------------------------------------------------------------------------------------------
-
-
-def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
-    """Return one unit with the includes of all, and each unit in a namespace of its own."""
-    includes, parts, folders = {}, [], {}
-    for number, unit in enumerate(units):
-        lines = unit.source.splitlines()
-        includes.update(dict.fromkeys(line for line in lines if line.startswith("#include")))
-        rest = "\n".join(line for line in lines if not line.startswith("#include"))
-        parts.append(f"namespace unit_{number} {{\n{rest}\n}}")
-        folders.update(dict.fromkeys(unit.folders))
-    return TranslationUnit("\n".join((*includes, *parts)), "", tuple(folders))
-
-
 def main(plan: Plan) -> Step:
     """Return the launch of the GEMM kernel."""
     return plan.steps.main
@@ -85,40 +60,6 @@ def of_few_ctas(launch: Launch) -> Launch:
         return launch
     clusters = launch.tiles // launch.cluster
     return replace(launch, grid=min(launch.grid, max(1, clusters // 4) * launch.cluster))
-
-
-class Emitted:
-    """Plans of cases with their PTX."""
-
-    def __init__(self, cases: Iterable[Case] = ()) -> None:
-        lots: dict[tuple[str, str], list[list[Case]]] = defaultdict(lambda: [[]])
-        self._lots: dict[Case, list[Case]] = {}
-        for case in dict.fromkeys(cases):
-            mine = lots[registry.KERNELS[case.kernel][0].rpartition(".")[0], arch_of(case)]
-            if len(mine[-1]) == TOGETHER:
-                mine.append([])
-            mine[-1].append(case)
-            self._lots[case] = mine[-1]
-        self._texts: dict[tuple[str, str], str] = {}
-
-    def plan(self, case: Case) -> Plan:
-        """Return a new plan, or raise ``GemmError`` if the kernel does not support the case."""
-        plan = plan_of(case)
-        if (plan.symbol, plan.arch) not in self._texts:
-            self._compile(self._lots.get(case, [case]))
-        if (plan.symbol, plan.arch) in self._texts:  # otherwise it is compiled alone
-            main(plan).__dict__["ptx"] = self._texts[plan.symbol, plan.arch]
-        return plan
-
-    def _compile(self, cases: list[Case]) -> None:
-        plans = {plan.symbol: plan for plan in map(plan_of, filter(takes, cases))}
-        missing = [p for p in plans.values() if (p.symbol, p.arch) not in self._texts]
-        arch = missing[0].arch
-        try:
-            text = ptx(together(plan.unit for plan in missing), arch)
-        except CompileError:  # an error of one kernel: its own test fails
-            return
-        self._texts.update(dict.fromkeys(((p.symbol, arch) for p in missing), text))
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -179,9 +120,9 @@ def arrays(case: Case, reads_c: bool = True) -> list[np.ndarray]:
     return found
 
 
-def run(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
+def run(case: Case, reads_c: bool | None = None) -> Run:
     """Execute a case. By default, every other case reads C."""
-    plan = emitted.plan(case)
+    plan = plan_of(case)
     if reads_c is None:
         reads_c = bool(zlib.crc32(str(case).encode()) % 2)
     A, B, C = arrays(case, reads_c)
@@ -192,9 +133,9 @@ def run(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
     return Run(plan, execution, A, B, C, before, alpha, beta)
 
 
-def check(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
+def check(case: Case, reads_c: bool | None = None) -> Run:
     """Check C, and that all accesses equal those of the report."""
-    found = run(case, emitted, reads_c)
+    found = run(case, reads_c)
     assert found.verdict.ok, found.verdict
     if found.plan.problem.accumulator.roundoff == 0:
         assert found.verdict.max_error == 0

@@ -175,13 +175,6 @@ def scaled(arch: str) -> dict[str, fp8_cases.Case]:
     return {f"fp8 {case}": case for case in takes}
 
 
-def plan_scaled(case: fp8_cases.Case, arch: str) -> cg.Plan:
-    """Return the plan of a case with scales."""
-    call = fp8_cases.Call.of(case)
-    words = {"arch": arch, "backend": "cpu", **call.operands, **call.keywords}
-    return cg.plan(case.op, call.A, call.B, call.C, **words)
-
-
 def groups(arch: str) -> dict[str, GroupedCase]:
     """Return grouped GEMMs by name: ragged M, N and K of each kernel, empty groups, scales."""
     sizes, kinds = (0, 1, 65, 17), [*WGMMA] if arch == "sm_90a" else []
@@ -249,7 +242,9 @@ def main(words: list[str]) -> int:
         plans = [case.plan(arch) for case in chosen]
         for case in epilogues(arch).values():
             plans.append(epilogue_case((case[0], arch, *case[2:])).plan)
-        plans += [plan_scaled(case, arch) for name, case in scaled(arch).items() if name in small]
+        plans += [
+            fp8_cases.planned(case, arch)[0] for name, case in scaled(arch).items() if name in small
+        ]
         plans += [plan_groups(case, arch) for name, case in groups(arch).items() if name in small]
         plans += [
             pairs_cases.planned(*case, "cpu", arch)[0]

@@ -3,38 +3,14 @@
 NumPy's zeros, and the interpreter's memory, are only allocated where they are touched.
 """
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
+from ahead import ahead
 from gpu.far_cases import Far, cases, values
-from interpreted import TOGETHER, together
 
 import cute_gemm as cg
 from cute_gemm.plan.interpreted import execute
-from cute_gemm.plan.steps import Step
 from cute_gemm.problem.verify import verify
-from cute_gemm.toolchain.nvrtc import ptx
-
-
-def plan_of(case: Far, *arrays: np.ndarray) -> cg.Plan:
-    options = {"kernel": case.kernel, "arch": case.arch, "backend": "cpu", **dict(case.options)}
-    return cg.plan(case.op, *arrays, **options)
-
-
-def family(step: Step) -> str:
-    return type(step.kernel).__module__.rpartition(".")[0]
-
-
-@lru_cache
-def compiled(arch: str, of: str) -> str:
-    """Return the kernels of a family in one unit, because headers take most of a compilation."""
-    units = {}
-    for case in cases():
-        if case.arch == arch:
-            steps = plan_of(case, *(sparse(*place) for place in case.places)).steps
-            units |= {step.unit.symbol: step.unit for step in steps if family(step) == of}
-    return ptx(together(units.values()), arch)
 
 
 def sparse(shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
@@ -43,15 +19,18 @@ def sparse(shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(memory, shape, [2 * step for step in strides])
 
 
+def plan_of(case: Far, *arrays: np.ndarray) -> cg.Plan:
+    options = {"kernel": case.kernel, "arch": case.arch, "backend": "cpu", **dict(case.options)}
+    return cg.plan(case.op, *(arrays or (sparse(*place) for place in case.places)), **options)
+
+
 @pytest.mark.parametrize("case", cases(), ids=str)
+@ahead(plan_of)
 def test_offsets_beyond_32_bits(case: Far) -> None:
     A, B, C = (sparse(*place) for place in case.places)
     for number, array in enumerate((A, B, C)):
         array[...] = values(array.shape, number)
     plan = plan_of(case, A, B, C)
-    if TOGETHER > 1:
-        for step in plan.steps:
-            step.__dict__["ptx"] = compiled(case.arch, family(step))
     before = C.copy()
     execute(plan, A, B, C, 1.5, 0.5)
     assert verify(plan.problem, A, B, C, C=before, alpha=1.5, beta=0.5).ok

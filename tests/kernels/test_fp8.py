@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from ahead import ahead
 from fp8_cases import (
     ALONG_K,
     BLOCKS,
@@ -24,6 +25,7 @@ from fp8_cases import (
     k_tiles,
     loaded,
     packed,
+    planned,
     spread,
 )
 
@@ -48,24 +50,29 @@ ON_ADA = [case for case in spread() if case.kernel == "sm80_pipeline"]
 ON_ADA = [ON_ADA[place] for place in (0, 2, 5, 7)]
 
 
+def arch_of(case: Case) -> str:
+    """Return the architecture of a case of `loaded`."""
+    return "sm_89" if case.kernel == "sm80_pipeline" else "sm_80"
+
+
 @pytest.mark.parametrize("case", HERE, ids=str)
+@ahead(lambda case: planned(case, "sm_90a")[0])
 def test_kernels_in_the_interpreter(case: Case) -> None:
     execute(case, "sm_90a")
 
 
 @pytest.mark.parametrize("case", ON_ADA, ids=str)
+@ahead(lambda case: planned(case, "sm_89")[0])
 def test_on_ada_in_the_interpreter(case: Case) -> None:
     execute(case, "sm_89")
 
 
 @pytest.mark.parametrize("case", list(loaded())[::3], ids=str)
+@ahead(lambda case: planned(case, arch_of(case))[0])
 def test_scales_that_threads_load(case: Case) -> None:
     """Check results, and the counts of every access."""
-    arch = "sm_89" if case.kernel == "sm80_pipeline" else "sm_80"
-    execute(case, arch)
-    call = Call.of(case)
-    plan = cg.plan(case.op, call.A, call.B, call.C, backend="cpu", arch=arch, **call.operands,
-                   **call.keywords)  # fmt: skip
+    execute(case, arch_of(case))
+    plan, call = planned(case, arch_of(case))
     trace = plan.trace(call.A, call.B, call.C, beta=0.5, **call.operands)
     assert trace.agrees, [x for x in trace.figures if x.difference]
 
@@ -244,10 +251,9 @@ TRACED = [
 
 
 @pytest.mark.parametrize("case", TRACED, ids=str)
+@ahead(lambda case: planned(case, "sm_90a")[0])
 def test_rows_are_what_is_executed(case: Case) -> None:
-    call = Call.of(case)
-    plan = cg.plan(case.op, call.A, call.B, call.C, backend="cpu", arch="sm_90a", **call.operands,
-                   **call.keywords)  # fmt: skip
+    plan, call = planned(case, "sm_90a")
     trace = plan.trace(call.A, call.B, call.C, beta=0.5, **call.operands)
     assert trace.agrees, [x for x in trace.figures if x.difference]
     scales = {x.name for x in plan.problem.scales}

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fused_cases import CASES, MANY_ACCUMULATORS, FusedCase, run, run_many_accumulators
+from ahead import ahead
+from fused_cases import CASES, MANY_ACCUMULATORS, FusedCase, planned, run, run_many_accumulators
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -53,9 +54,14 @@ def test_operands_by_keyword(backend: Any) -> None:
     np.testing.assert_allclose(D, silu(z) * UP * 2, rtol=2e-3, atol=2e-3)
 
 
+def arch_of(case: FusedCase) -> str | None:
+    return "sm_90a" if case.kernel == "sm90_wgmma" else None
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
+@ahead(lambda case: planned(case, "cpu", arch_of(case))[0])
 def test_every_family(case: FusedCase) -> None:
-    run(case, "interpreter", "sm_90a" if case.kernel == "sm90_wgmma" else None)
+    run(case, "interpreter", arch_of(case))
 
 
 @pytest.mark.parametrize("case", MANY_ACCUMULATORS)

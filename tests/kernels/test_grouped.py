@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ahead import ahead
 from grouped_cases import (
     CANARY,
     OPS,
@@ -44,6 +45,10 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sm90Wgmma, "launch", launch)
 
 
+def plan_of(case: GroupedCase) -> cg.Plan:
+    return planned(case, arrays(case), backend="cpu")
+
+
 def by(backend: str) -> Any:
     def call(case: GroupedCase, given: Arrays) -> None:
         plan = planned(case, given, backend=backend)
@@ -73,11 +78,13 @@ EDGES = (
 
 
 @pytest.mark.parametrize("case", [*EDGES, *cases(30)], ids=str)
+@ahead(plan_of)
 def test_interpreted(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 
 
 @pytest.mark.parametrize("case", other_cases(3 * len(OTHERS)), ids=str)
+@ahead(plan_of)
 def test_interpreted_by_others(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 
@@ -100,12 +107,14 @@ def test_lists_of_groups(case: GroupedCase) -> None:
 
 
 @pytest.mark.parametrize("case", [*ZERO_TAILS, *zero_tails(cases(24, 3))], ids=str)
+@ahead(plan_of)
 def test_zeros_behind_the_last_group(case: GroupedCase) -> None:
     check(case, by("cpu"))
     check(case, by("interpreter"))
 
 
 @pytest.mark.parametrize("case", zero_tails(other_cases(2 * len(OTHERS), 3)), ids=str)
+@ahead(plan_of)
 def test_zeros_behind_the_last_group_by_others(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 
@@ -398,6 +407,7 @@ TRACED = (
 
 
 @pytest.mark.parametrize("case", TRACED, ids=str)
+@ahead(plan_of)
 def test_rows_are_what_is_executed(case: GroupedCase) -> None:
     given = arrays(case)
     plan = planned(case, given, backend="cpu")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ahead import ahead
 from fp8_cases import E4M3
 from grouped_cases import (
     BLOCK_PAIRS,
@@ -17,7 +18,7 @@ from grouped_cases import (
     planned,
     scaled_cases,
 )
-from test_grouped import by, few_multiprocessors  # noqa: F401
+from test_grouped import by, few_multiprocessors, plan_of  # noqa: F401
 
 import cute_gemm as cg
 from cute_gemm.arrays import read
@@ -44,6 +45,7 @@ EXECUTED = (
 
 
 @pytest.mark.parametrize("case", EXECUTED, ids=str)
+@ahead(plan_of)
 def test_interpreted(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ahead import ahead
 from cases import COMPLEX, OPS, Case, at_widths, narrow
-from interpreted import Emitted, Run, run, takes
+from interpreted import Run, plan_of, run, takes
 
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
@@ -110,9 +111,9 @@ def bytes_used(found: Run, accesses: Accesses) -> Counter[tuple[bool, int]]:
     return +used
 
 
-def assert_true(case: Case, emitted: Emitted, reads_c: bool = False) -> Run:
+def assert_true(case: Case, reads_c: bool = False) -> Run:
     """Check that C is written once, and A and B are read as often as tiles need, as reported."""
-    found = run(case, emitted, reads_c)
+    found = run(case, reads_c)
     assert found.verdict.ok, found.verdict
     problem, tile = found.plan.problem, found.plan.config.tile
     assert (times(found, "C", store=True) == 1).all()
@@ -141,8 +142,9 @@ def assert_true(case: Case, emitted: Emitted, reads_c: bool = False) -> Run:
 @pytest.mark.parametrize(
     "case", [odd(name, op, order="FC"[at % 2]) for name in SMALL for at, op in enumerate(OPS)]
 )
-def test_every_op(case: Case, emitted: Emitted) -> None:
-    assert_true(case, emitted)
+@ahead(plan_of)
+def test_every_op(case: Case) -> None:
+    assert_true(case)
 
 
 def of_every_type() -> Iterator[Case]:
@@ -154,8 +156,9 @@ def of_every_type() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("case", list(of_every_type()))
-def test_every_type(case: Case, emitted: Emitted) -> None:
-    assert_true(case, emitted, reads_c=True)
+@ahead(plan_of)
+def test_every_type(case: Case) -> None:
+    assert_true(case, reads_c=True)
 
 
 def of_narrow_vectors() -> Iterator[Case]:
@@ -165,8 +168,9 @@ def of_narrow_vectors() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("case", list(of_narrow_vectors()))
-def test_narrow_vectors(case: Case, emitted: Emitted) -> None:
-    found = assert_true(case, emitted)
+@ahead(plan_of)
+def test_narrow_vectors(case: Case) -> None:
+    found = assert_true(case)
     mine = of_operand(found, "A")
     assert case.widths[0] in mine.width[~mine.shared]
 
@@ -179,8 +183,9 @@ def test_narrow_vectors(case: Case, emitted: Emitted) -> None:
         for m, n, k in ((64, 64, 64), (1, 1, 1), (1, 63, 5), (33, 1, 128), (31, 32, 0))
     ],
 )
-def test_other_sizes(case: Case, emitted: Emitted) -> None:
-    assert_true(case, emitted)
+@ahead(plan_of)
+def test_other_sizes(case: Case) -> None:
+    assert_true(case)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +197,9 @@ def test_other_sizes(case: Case, emitted: Emitted) -> None:
         for op, order in (("TN", "F"), ("NT", "C"))
     ],
 )
-def test_skews(case: Case, emitted: Emitted) -> None:
-    assert_true(case, emitted)
+@ahead(plan_of)
+def test_skews(case: Case) -> None:
+    assert_true(case)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +209,9 @@ def test_skews(case: Case, emitted: Emitted) -> None:
         for name, op in (("float32", "NT"), ("float16", "NN"), ("float64", "TT"))
     ],
 )
-def test_staging_in_registers(case: Case, emitted: Emitted) -> None:
-    found = assert_true(case, emitted)
+@ahead(plan_of)
+def test_staging_in_registers(case: Case) -> None:
+    found = assert_true(case)
     assert not re.search(r"cp\.async\.c[ag]", " ".join(found.execution.counts or ()))
 
 
@@ -216,8 +223,9 @@ def test_staging_in_registers(case: Case, emitted: Emitted) -> None:
         for op, along in product(OPS, ways)
     ],
 )
-def test_warps_along(case: Case, emitted: Emitted) -> None:
-    found = assert_true(case, emitted)
+@ahead(plan_of)
+def test_warps_along(case: Case) -> None:
+    found = assert_true(case)
     # With "k", 32 lanes share an element of C, and one of them writes it.
     shared = dict(case.more)["warp_along"] == "k"
     assert f"kLanesK = {32 if shared else 1}" in found.plan.source
@@ -233,16 +241,17 @@ def test_warps_along(case: Case, emitted: Emitted) -> None:
         for op, skew in product(("NN", "TT"), ("padding", "xor"))
     ],
 )  # fmt: skip
-def test_columns_in_chunks(case: Case, emitted: Emitted) -> None:
+@ahead(plan_of)
+def test_columns_in_chunks(case: Case) -> None:
     """Test tiles with too many products to unroll, which take some of 64 columns at a time."""
-    found = assert_true(case, emitted)
+    found = assert_true(case)
     chunk = re.search(r"kChunk = (\d+)", found.plan.source)
     assert chunk and int(chunk[1]) < found.plan.config.tile[2]
 
 
-def test_the_last_k_tile_comes_first_and_alone_is_cut(emitted: Emitted) -> None:
+def test_the_last_k_tile_comes_first_and_alone_is_cut() -> None:
     # With cp.async, m cuts a vector of A only in the last k-tile.
-    found = assert_true(odd("double_buffered", "NN"), emitted)
+    found = assert_true(odd("double_buffered", "NN"))
     parts = {
         name: [row.access.part for row in found.rows if (row.operand, row.instruction) == name]
         for name in (("A", "cp.async"), ("A", "ld.global"))
@@ -259,9 +268,9 @@ def test_the_last_k_tile_comes_first_and_alone_is_cut(emitted: Emitted) -> None:
     assert (times(found, "A") == 2).all()
 
 
-def test_a_warp_without_results_reads_nothing(emitted: Emitted) -> None:
+def test_a_warp_without_results_reads_nothing() -> None:
     # One row of C for warps of 32 columns: the other warps of naive's CTA return at once.
-    found = assert_true(odd("naive", "NT", m=1, n=32, k=4, tile=(16, 32, 1)), emitted)
+    found = assert_true(odd("naive", "NT", m=1, n=32, k=4, tile=(16, 32, 1)))
     assert [len(of_operand(found, name)) for name in "AB"] == [4, 4]
 
 
@@ -298,8 +307,9 @@ def random_case(seed: int) -> Case:
 
 
 @pytest.mark.parametrize("case", [random_case(seed) for seed in range(60)])
-def test_random_options(case: Case, emitted: Emitted) -> None:
-    assert_true(case, emitted, bool(case.m % 2))
+@ahead(plan_of)
+def test_random_options(case: Case) -> None:
+    assert_true(case, bool(case.m % 2))
 
 
 def with_default_tiles() -> Iterator[Case]:
@@ -310,17 +320,18 @@ def with_default_tiles() -> Iterator[Case]:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", list(dict.fromkeys(with_default_tiles())))
-def test_everything_with_default_tiles(case: Case, emitted: Emitted) -> None:
-    assert_true(case, emitted, reads_c=case.order == "C")
+@ahead(plan_of)
+def test_everything_with_default_tiles(case: Case) -> None:
+    assert_true(case, reads_c=case.order == "C")
 
 
 # -- failures are detected ------------------------------------------------------------------------
 
 
-def test_a_wrong_description_is_found(emitted: Emitted) -> None:
+def test_a_wrong_description_is_found() -> None:
     for name, right in (("smem_tiled", "transposed"), ("bank_free", "xor")):
         tiles = {"tile": (64, 64, 16), "thread_tile": (8, 8)} if name == "bank_free" else {}
-        found = run(odd(name, "TN", **tiles), emitted)
+        found = run(odd(name, "TN", **tiles))
         plan, kernel = found.plan, registry.get(name)
         assert isinstance(kernel, SimtKernel) and plan.config.skew == right
         wrong = kernel.accesses(replace(plan.config, skew="none"), plan.problem)

@@ -11,9 +11,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from ahead import ahead, together
 from cases import COMPLEX, OPS, TYPES, Case, at_widths, cutlass_takes
 from gemm_cases import awkward_cases, small_wgmma
-from interpreted import Emitted, arrays, check, plan_of, takes, together
+from interpreted import arrays, check, plan_of, takes
 
 import cute_gemm as cg
 from cute_gemm.errors import FaultError
@@ -93,16 +94,18 @@ REST = list(dict.fromkeys(everything()))
 
 
 @pytest.mark.parametrize("case", SPREAD)
-def test_the_spread(case: Case, emitted: Emitted) -> None:
-    check(case, emitted)
+@ahead(plan_of)
+def test_the_spread(case: Case) -> None:
+    check(case)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", REST)
-def test_everything(case: Case, emitted: Emitted) -> None:
+@ahead(plan_of)
+def test_everything(case: Case) -> None:
     if not takes(case):
         pytest.skip("the kernel does not take it")
-    check(case, emitted)
+    check(case)
 
 
 def spelled(text: str, symbol: str) -> list[str]:
@@ -143,9 +146,10 @@ EMPTY = [empty(kernel, k) for kernel in FAMILIES for k in (23, 0)]
 
 
 @pytest.mark.parametrize("case", EMPTY)
-def test_an_empty_product_and_alpha_zero_read_nothing(case: Case, emitted: Emitted) -> None:
+@ahead(plan_of)
+def test_an_empty_product_and_alpha_zero_read_nothing(case: Case) -> None:
     """Test that A and B, which are NaN, are not read, and C is not read if beta is 0 too."""
-    plan = emitted.plan(case)
+    plan = plan_of(case)
     for beta in (0.75, 0):
         A, B, C = arrays(case, reads_c=beta != 0)
         before = C.copy()
@@ -208,8 +212,9 @@ CONJUGATES += [
 
 
 @pytest.mark.parametrize("case", CONJUGATES)
-def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case, emitted: Emitted) -> None:
-    check(case, emitted)
+@ahead(plan_of)
+def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case) -> None:
+    check(case)
 
 
 @pytest.mark.parametrize(

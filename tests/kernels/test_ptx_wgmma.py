@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ahead import ahead
 from cases import OPS, placed, stored_shapes
-from interpreted import TOGETHER, together
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import FaultError
@@ -21,7 +21,6 @@ from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.verify import verify
 from cute_gemm.report.executed import compare
-from cute_gemm.toolchain.nvrtc import ptx
 
 ARCH = Arch("sm_90a")
 
@@ -161,29 +160,15 @@ CASES += [
 EMPTY = [replace(CASES[i], mnk=(*CASES[i].mnk[:2], 0)) for i in (0, 4, 11, 13)]
 
 
-@lru_cache(maxsize=1)
-def lots() -> list[dict[str, Any]]:
-    """Return the units of all cases by symbol, in lots that are compiled together.
-
-    Headers take most of a compilation, and all units in one would take 400 MB.
-    """
-    units = {plan.symbol: plan.unit for plan in map(Case.plan, CASES + EMPTY)}
-    return [dict(list(units.items())[start::4]) for start in range(4)]
-
-
-@lru_cache(maxsize=4)
-def compiled(lot: int) -> str:
-    return ptx(together(lots()[lot].values()), ARCH)
+def plan_of(case: Case, **_: Any) -> Plan:
+    return case.plan()
 
 
 @lru_cache(maxsize=32)
 def emitted(case: Case) -> tuple[Plan, str]:
-    """Return the plan with its PTX. With TOGETHER = 1 it is compiled alone."""
+    """Return the plan with its PTX."""
     plan = case.plan()
     (step,) = plan.steps
-    if TOGETHER > 1:
-        (lot,) = (i for i, units in enumerate(lots()) if plan.symbol in units)
-        step.__dict__["ptx"] = compiled(lot)
     return plan, step.ptx
 
 
@@ -208,6 +193,7 @@ def computed(case: Case, plan: Plan | None = None, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@ahead(plan_of)
 def test_the_family(case):
     verdict, done = computed(case, record=True)
     assert verdict.ok, verdict
@@ -223,7 +209,7 @@ def test_one_cluster_takes_all_tiles(number):
     """Test phase parities of stages that other tiles used, and C in shared memory after a tile."""
     case = CASES[number]
     case = replace(case, grid=dict(case.options)["cluster"][0])
-    verdict, _ = computed(case, case.plan() if TOGETHER == 1 else alter(case, "wgmma", "wgmma"))
+    verdict, _ = computed(case)
     assert verdict.ok, verdict
 
 
@@ -254,7 +240,7 @@ def test_a_warp_meets_again_before_its_lanes_load_c_together():
 
     The interpreter runs lanes that can continue together, so it does not detect a missing one.
     """
-    text = emitted(CASES[0])[0].ptx
+    text = emitted(CASES[0])[1]
     found = re.findall(r"^\s*(mbarrier\.try_wait|bar\.\w*\.?sync|ldmatrix)", text, re.MULTILINE)
     before = {wait for wait, then in pairwise(found) if then == "ldmatrix"} - {"ldmatrix"}
     assert before == {"bar.warp.sync"}
@@ -262,6 +248,7 @@ def test_a_warp_meets_again_before_its_lanes_load_c_together():
 
 @pytest.mark.parametrize("beta", [0, 0.75])
 @pytest.mark.parametrize("case", EMPTY, ids=str)
+@ahead(plan_of)
 def test_where_k_is_0_the_report_has_c_alone(case, beta):
     case = replace(case, beta=beta)
     verdict, done = computed(case, record=True)
