@@ -53,11 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slice",
         metavar="DAY",
         type=date.fromisoformat,
-        help=f"run one of {SLICES} slices of the non-default cases, by a date (2026-11-27)",
+        help=f"run one of {SLICES} slices of the non-default cases, and of those whose kernels are "
+        "compiled together by default, each alone, by a date (2026-11-27)",
     )
 
 
-#: Slices of the tests that do not run by default. One runs per day.
+#: Slices of the tests. One runs per day.
 SLICES = 60
 
 
@@ -88,7 +89,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if "gpu" not in config.option.markexpr and (reason := _no_gpu()):
         lines.append(f"tests/gpu: not collected, no GPU: {reason}")
     if day := config.getoption("--slice"):
-        lines.append(f"slice {_slice_of(day)} of {SLICES} of the non-default cases, {day}")
+        lines.append(f"slice {_slice_of(day)} of {SLICES}, {day}")
     return lines
 
 
@@ -106,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if day or not (config.getoption("--matrix") or config.getoption("--every-case") or named):
         chosen = choose_cases.read()
         _refuse_unknown(chosen, items)
-        kept = [item for item in items if _runs(_id(item), chosen, day)]
+        kept = [item for item in items if _runs(item, chosen, day)]
         config.hook.pytest_deselected(items=sorted(set(items) - set(kept), key=str))
         items[:] = kept
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
@@ -124,12 +125,17 @@ def _slice_of(day: date) -> int:
     return day.toordinal() % SLICES
 
 
-def _runs(case: str, chosen: Chosen, day: date | None) -> bool:
-    """Return whether a test runs by default, or in the slice of a day."""
-    whole = chosen.runs(case) or not case.startswith(choose_cases.RINGS)
-    return (
-        whole if day is None else not whole and zlib.crc32(case.encode()) % SLICES == _slice_of(day)
-    )
+def _runs(item: pytest.Item, chosen: Chosen, day: date | None) -> bool:
+    """Return whether a test runs by default, or in the slice of a day.
+
+    Slices have the other tests, and those whose kernels are compiled together by default.
+    """
+    case = _id(item)
+    default = chosen.runs(case) or not case.startswith(choose_cases.RINGS)
+    if day is None:
+        return default
+    among = not default or item.get_closest_marker("ahead") is not None
+    return among and zlib.crc32(case.encode()) % SLICES == _slice_of(day)
 
 
 def _refuse_unknown(chosen: Chosen, items: list[pytest.Item]) -> None:
@@ -223,9 +229,10 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compile the kernels of marked tests together."""
+    """Compile the kernels of marked tests together, but alone in slices."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvrtc, "ptx", Ahead(request.session.items))
+        if not request.config.getoption("--slice"):
+            patch.setattr(nvrtc, "ptx", Ahead(request.session.items))
         yield
 
 
