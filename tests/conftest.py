@@ -22,12 +22,12 @@ os.environ["OMP_NUM_THREADS"] = str(
 )
 
 import choose_cases
-from ahead import Ahead
 from choose_cases import Chosen
 from fake_tuning import device, place  # noqa: F401
 from frozen import frozen_calibrations, taking
 from hypothesis import settings
 from interpreted import Case, of_few_ctas
+from unity_build import UnityBuilds
 
 from cute_gemm.plan.steps import Step
 from cute_gemm.toolchain import nvrtc
@@ -134,7 +134,7 @@ def _runs(item: pytest.Item, chosen: Chosen, day: date | None) -> bool:
     default = chosen.runs(case) or not case.startswith(choose_cases.RINGS)
     if day is None:
         return default
-    among = not default or item.get_closest_marker("ahead") is not None
+    among = not default or item.get_closest_marker("unity_build") is not None
     return among and zlib.crc32(case.encode()) % SLICES == _slice_of(day)
 
 
@@ -228,11 +228,11 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
+def unity_builds(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compile the kernels of marked tests together, but alone in slices."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.config.getoption("--slice"):
-            patch.setattr(nvrtc, "ptx", Ahead(request.session.items))
+            patch.setattr(nvrtc, "ptx", UnityBuilds(request.session.items))
         yield
 
 

@@ -68,11 +68,9 @@ def upload(array: np.ndarray, device: int = 0) -> memory.DeviceBuffer:
     return buffer
 
 
-def scratch(
-    nbytes: int, device: int, stream: int, allocate: Callable[..., int] = memory.scratch
-) -> int:
+def scratch(nbytes: int, device: int, stream: int) -> int:
     """Allocate scratch memory as the package does, and set it to NaN."""
-    pointer = allocate(nbytes, device, stream)
+    pointer = memory.scratch(nbytes, device, stream)
     set_to_nan(pointer, nbytes, stream)
     return pointer
 

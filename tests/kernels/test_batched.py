@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ahead import ahead
 from altered import altered
 from batched_cases import KINDS, BatchedCase, Lie, drawn
+from unity_build import unity_build
 
 import cute_gemm as cg
 from cute_gemm.cute.layout import Layout
@@ -48,7 +48,7 @@ SPREAD += [drawn(100 + seed, kind, most=40, l=5) for seed, kind in enumerate(
 
 
 @pytest.mark.parametrize("case", SPREAD, ids=str)
-@ahead(lambda case: case.plan())
+@unity_build(lambda case: case.plan())
 def test_every_program_computes_and_accesses_what_it_says(case: BatchedCase) -> None:
     checked(case)
 

@@ -5,8 +5,8 @@ NumPy's zeros, and the interpreter's memory, are only allocated where they are t
 
 import numpy as np
 import pytest
-from ahead import ahead
 from gpu.far_cases import Far, cases, values
+from unity_build import unity_build
 
 import cute_gemm as cg
 from cute_gemm.plan.interpreted import execute
@@ -25,7 +25,7 @@ def plan_of(case: Far, *arrays: np.ndarray) -> cg.Plan:
 
 
 @pytest.mark.parametrize("case", cases(), ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_offsets_beyond_32_bits(case: Far) -> None:
     A, B, C = (sparse(*place) for place in case.places)
     for number, array in enumerate((A, B, C)):

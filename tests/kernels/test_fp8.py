@@ -7,7 +7,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from ahead import ahead
 from fp8_cases import (
     ALONG_K,
     BLOCKS,
@@ -28,6 +27,7 @@ from fp8_cases import (
     planned,
     spread,
 )
+from unity_build import unity_build
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -56,19 +56,19 @@ def arch_of(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", HERE, ids=str)
-@ahead(lambda case: planned(case, "sm_90a")[0])
+@unity_build(lambda case: planned(case, "sm_90a")[0])
 def test_kernels_in_the_interpreter(case: Case) -> None:
     execute(case, "sm_90a")
 
 
 @pytest.mark.parametrize("case", ON_ADA, ids=str)
-@ahead(lambda case: planned(case, "sm_89")[0])
+@unity_build(lambda case: planned(case, "sm_89")[0])
 def test_on_ada_in_the_interpreter(case: Case) -> None:
     execute(case, "sm_89")
 
 
 @pytest.mark.parametrize("case", list(loaded())[::3], ids=str)
-@ahead(lambda case: planned(case, arch_of(case))[0])
+@unity_build(lambda case: planned(case, arch_of(case))[0])
 def test_scales_that_threads_load(case: Case) -> None:
     """Check results, and the counts of every access."""
     execute(case, arch_of(case))
@@ -251,7 +251,7 @@ TRACED = [
 
 
 @pytest.mark.parametrize("case", TRACED, ids=str)
-@ahead(lambda case: planned(case, "sm_90a")[0])
+@unity_build(lambda case: planned(case, "sm_90a")[0])
 def test_rows_are_what_is_executed(case: Case) -> None:
     plan, call = planned(case, "sm_90a")
     trace = plan.trace(call.A, call.B, call.C, beta=0.5, **call.operands)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import ahead
 from fused_cases import CASES, MANY_ACCUMULATORS, FusedCase, planned, run, run_many_accumulators
+from unity_build import unity_build
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -59,7 +59,7 @@ def arch_of(case: FusedCase) -> str | None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@ahead(lambda case: planned(case, "cpu", arch_of(case))[0])
+@unity_build(lambda case: planned(case, "cpu", arch_of(case))[0])
 def test_every_family(case: FusedCase) -> None:
     run(case, "interpreter", arch_of(case))
 

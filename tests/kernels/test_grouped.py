@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import ahead
 from grouped_cases import (
     CANARY,
     OPS,
@@ -22,6 +21,7 @@ from grouped_cases import (
     planned,
     zero_tails,
 )
+from unity_build import unity_build
 
 import cute_gemm as cg
 from cute_gemm.errors import OffsetsError, OptionError, UnsupportedError
@@ -78,13 +78,13 @@ EDGES = (
 
 
 @pytest.mark.parametrize("case", [*EDGES, *cases(30)], ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_interpreted(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 
 
 @pytest.mark.parametrize("case", other_cases(3 * len(OTHERS)), ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_interpreted_by_others(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 
@@ -107,14 +107,14 @@ def test_lists_of_groups(case: GroupedCase) -> None:
 
 
 @pytest.mark.parametrize("case", [*ZERO_TAILS, *zero_tails(cases(24, 3))], ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_zeros_behind_the_last_group(case: GroupedCase) -> None:
     check(case, by("cpu"))
     check(case, by("interpreter"))
 
 
 @pytest.mark.parametrize("case", zero_tails(other_cases(2 * len(OTHERS), 3)), ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_zeros_behind_the_last_group_by_others(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 
@@ -407,7 +407,7 @@ TRACED = (
 
 
 @pytest.mark.parametrize("case", TRACED, ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_rows_are_what_is_executed(case: GroupedCase) -> None:
     given = arrays(case)
     plan = planned(case, given, backend="cpu")

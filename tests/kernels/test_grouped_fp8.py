@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import ahead
 from fp8_cases import E4M3
 from grouped_cases import (
     BLOCK_PAIRS,
@@ -19,6 +18,7 @@ from grouped_cases import (
     scaled_cases,
 )
 from test_grouped import by, few_multiprocessors, plan_of  # noqa: F401
+from unity_build import unity_build
 
 import cute_gemm as cg
 from cute_gemm.arrays import read
@@ -45,7 +45,7 @@ EXECUTED = (
 
 
 @pytest.mark.parametrize("case", EXECUTED, ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_interpreted(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import ahead
 from cases import COMPLEX, OPS, Case, at_widths, narrow
 from interpreted import Run, plan_of, run, takes
+from unity_build import unity_build
 
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
@@ -142,7 +142,7 @@ def assert_true(case: Case, reads_c: bool = False) -> Run:
 @pytest.mark.parametrize(
     "case", [odd(name, op, order="FC"[at % 2]) for name in SMALL for at, op in enumerate(OPS)]
 )
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_every_op(case: Case) -> None:
     assert_true(case)
 
@@ -156,7 +156,7 @@ def of_every_type() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("case", list(of_every_type()))
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_every_type(case: Case) -> None:
     assert_true(case, reads_c=True)
 
@@ -168,7 +168,7 @@ def of_narrow_vectors() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("case", list(of_narrow_vectors()))
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_narrow_vectors(case: Case) -> None:
     found = assert_true(case)
     mine = of_operand(found, "A")
@@ -183,7 +183,7 @@ def test_narrow_vectors(case: Case) -> None:
         for m, n, k in ((64, 64, 64), (1, 1, 1), (1, 63, 5), (33, 1, 128), (31, 32, 0))
     ],
 )
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_other_sizes(case: Case) -> None:
     assert_true(case)
 
@@ -197,7 +197,7 @@ def test_other_sizes(case: Case) -> None:
         for op, order in (("TN", "F"), ("NT", "C"))
     ],
 )
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_skews(case: Case) -> None:
     assert_true(case)
 
@@ -209,7 +209,7 @@ def test_skews(case: Case) -> None:
         for name, op in (("float32", "NT"), ("float16", "NN"), ("float64", "TT"))
     ],
 )
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_staging_in_registers(case: Case) -> None:
     found = assert_true(case)
     assert not re.search(r"cp\.async\.c[ag]", " ".join(found.execution.counts or ()))
@@ -223,7 +223,7 @@ def test_staging_in_registers(case: Case) -> None:
         for op, along in product(OPS, ways)
     ],
 )
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_warps_along(case: Case) -> None:
     found = assert_true(case)
     # With "k", 32 lanes share an element of C, and one of them writes it.
@@ -241,7 +241,7 @@ def test_warps_along(case: Case) -> None:
         for op, skew in product(("NN", "TT"), ("padding", "xor"))
     ],
 )  # fmt: skip
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_columns_in_chunks(case: Case) -> None:
     """Test tiles with too many products to unroll, which take some of 64 columns at a time."""
     found = assert_true(case)
@@ -307,7 +307,7 @@ def random_case(seed: int) -> Case:
 
 
 @pytest.mark.parametrize("case", [random_case(seed) for seed in range(60)])
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_random_options(case: Case) -> None:
     assert_true(case, bool(case.m % 2))
 
@@ -320,7 +320,7 @@ def with_default_tiles() -> Iterator[Case]:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", list(dict.fromkeys(with_default_tiles())))
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_everything_with_default_tiles(case: Case) -> None:
     assert_true(case, reads_c=case.order == "C")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import ahead
 from cases import placed, refusal
 from pairs_cases import APART, BOTH, WGMMA, PairsCase, planned, run
+from unity_build import unity_build
 
 import cute_gemm as cg
 from cute_gemm.errors import OptionError, ScalarError, ShapeError, UnsupportedError
@@ -44,7 +44,7 @@ def plan_of(case: PairsCase, kind: str) -> cg.Plan:
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("case", WGMMA, ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_the_fused_kernel(case: PairsCase, kind: str) -> None:
     plan = run(case, kind, "interpreter", "sm_90a")
     reductions = [step for step in plan.steps if isinstance(step.problem, Reduction)]
@@ -53,7 +53,7 @@ def test_the_fused_kernel(case: PairsCase, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("case", APART, ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_a_launch_behind_other_kernels(case: PairsCase, kind: str) -> None:
     plan = run(case, kind, "interpreter", arch_of(case))
     (reduction,) = (step.problem for step in plan.steps if isinstance(step.problem, Reduction))
@@ -72,7 +72,7 @@ def test_on_the_cpu(case: PairsCase, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("case", [*WGMMA[::3], *APART[::3]], ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_counts_are_those_executed(case: PairsCase, kind: str) -> None:
     # A reduction's operands are counted as if all vectors of C were whole.
     case = case._replace(m=72) if case.order == "F" else case
@@ -181,7 +181,7 @@ def test_empty_products(m: int, n: int, k: int, arch: str) -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("case", [WGMMA[1], WGMMA[-2], APART[0], APART[5]], ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_a_product_that_is_not_read(case: PairsCase, kind: str) -> None:
     """Test alpha = 0: NaN in A and in the old C must not change the result."""
     plan, a, b, c, whole, operands = planned(case, kind, "interpreter", arch_of(case))

@@ -11,10 +11,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from ahead import ahead, together
 from cases import COMPLEX, OPS, TYPES, Case, at_widths, cutlass_takes
 from gemm_cases import awkward_cases, small_wgmma
 from interpreted import arrays, check, plan_of, takes
+from unity_build import together, unity_build
 
 import cute_gemm as cg
 from cute_gemm.errors import FaultError
@@ -94,14 +94,14 @@ REST = list(dict.fromkeys(everything()))
 
 
 @pytest.mark.parametrize("case", SPREAD)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_the_spread(case: Case) -> None:
     check(case)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", REST)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_everything(case: Case) -> None:
     if not takes(case):
         pytest.skip("the kernel does not take it")
@@ -146,7 +146,7 @@ EMPTY = [empty(kernel, k) for kernel in FAMILIES for k in (23, 0)]
 
 
 @pytest.mark.parametrize("case", EMPTY)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_an_empty_product_and_alpha_zero_read_nothing(case: Case) -> None:
     """Test that A and B, which are NaN, are not read, and C is not read if beta is 0 too."""
     plan = plan_of(case)
@@ -212,7 +212,7 @@ CONJUGATES += [
 
 
 @pytest.mark.parametrize("case", CONJUGATES)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case) -> None:
     check(case)
 

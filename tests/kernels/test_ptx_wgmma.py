@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import ahead
 from cases import OPS, placed, stored_shapes
+from unity_build import unity_build
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import FaultError
@@ -193,11 +193,12 @@ def computed(case: Case, plan: Plan | None = None, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_the_family(case):
     verdict, done = computed(case, record=True)
     assert verdict.ok, verdict
-    plan = emitted(case)[0]
+    plan, text = emitted(case)
+    assert before_ldmatrix(text) <= {"bar.warp.sync"}
     figures = compare(plan.report(beta=case.beta).rows, done)
     assert not [one for one in figures if one.difference]
     compared = {(x.kind.operand, x.kind.instruction, x.figure) for x in figures}
@@ -235,20 +236,23 @@ def test_nothing_is_read_where_nothing_is_summed(case):
     assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
 
 
+def before_ldmatrix(text: str) -> set[str]:
+    """Return the waits directly before an ldmatrix."""
+    found = re.findall(r"^\s*(mbarrier\.try_wait|bar\.\w*\.?sync|ldmatrix)", text, re.MULTILINE)
+    return {wait for wait, then in pairwise(found) if then == "ldmatrix"} - {"ldmatrix"}
+
+
 def test_a_warp_meets_again_before_its_lanes_load_c_together():
     """Test that a bar.warp.sync is between waits of single lanes and ldmatrix of the whole warp.
 
     The interpreter runs lanes that can continue together, so it does not detect a missing one.
     """
-    text = emitted(CASES[0])[1]
-    found = re.findall(r"^\s*(mbarrier\.try_wait|bar\.\w*\.?sync|ldmatrix)", text, re.MULTILINE)
-    before = {wait for wait, then in pairwise(found) if then == "ldmatrix"} - {"ldmatrix"}
-    assert before == {"bar.warp.sync"}
+    assert before_ldmatrix(emitted(CASES[0])[1]) == {"bar.warp.sync"}
 
 
 @pytest.mark.parametrize("beta", [0, 0.75])
 @pytest.mark.parametrize("case", EMPTY, ids=str)
-@ahead(plan_of)
+@unity_build(plan_of)
 def test_where_k_is_0_the_report_has_c_alone(case, beta):
     case = replace(case, beta=beta)
     verdict, done = computed(case, record=True)

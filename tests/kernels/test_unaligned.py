@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import ahead
 from cases import OPS, configure, numbers, stored_shapes
+from unity_build import unity_build
 
 from cute_gemm import plan
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess
@@ -112,7 +112,7 @@ def cases() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=str)
-@ahead(lambda case: case.plan())
+@unity_build(lambda case: case.plan())
 def test_what_was_executed_is_right_and_predicted(case: Case) -> None:
     made = case.plan()
     A, B, C = case.arrays()

@@ -17,9 +17,9 @@ from cute_gemm.toolchain.unit import TranslationUnit
 TOGETHER = int(os.environ.get("CUTE_GEMM_TEST_TOGETHER", "24"))
 
 
-def ahead(plan: Callable[..., Plan]) -> pytest.MarkDecorator:
+def unity_build(plan: Callable[..., Plan]) -> pytest.MarkDecorator:
     """Mark a test that executes the kernels of ``plan(**parameters)`` in the interpreter."""
-    return pytest.mark.ahead(plan=plan)
+    return pytest.mark.unity_build(plan=plan)
 
 
 def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
@@ -34,41 +34,41 @@ def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
     return TranslationUnit("\n".join((*includes, *parts)), "", tuple(folders))
 
 
-class Ahead:
+class UnityBuilds:
     """Compile PTX as `nvrtc.ptx` does, in marked tests together with kernels of others.
 
-    A lot has the kernels of a family of `TOGETHER` tests of a module. All processes of a run have
-    the same lots, and share their PTX in the cache.
+    A unit has the kernels of a family of `TOGETHER` tests of a module. All processes of a run
+    compile the same units, and share their PTX in the cache.
     """
 
     def __init__(self, items: Sequence[pytest.Item]) -> None:
         self._compile = nvrtc.ptx
-        self._lots: dict[str, list[Callable[[], Plan]]] = {}
+        self._plans: dict[str, list[Callable[[], Plan]]] = {}
         self._texts: dict[tuple[TranslationUnit, str], str] = {}
         last: dict[str, list[Callable[[], Plan]]] = {}
         for item in items:
-            mark = item.get_closest_marker("ahead")
+            mark = item.get_closest_marker("unity_build")
             if mark and not item.get_closest_marker("skip"):
-                lot = last.get(item.location[0], [])
-                if len(lot) % TOGETHER == 0:
-                    lot = last[item.location[0]] = []
-                lot.append(partial(mark.kwargs["plan"], **item.callspec.params))
-                self._lots[item.nodeid] = lot
+                plans = last.get(item.location[0], [])
+                if len(plans) % TOGETHER == 0:
+                    plans = last[item.location[0]] = []
+                plans.append(partial(mark.kwargs["plan"], **item.callspec.params))
+                self._plans[item.nodeid] = plans
 
     def __call__(self, unit: TranslationUnit, arch: str) -> str:
-        plans = self._lots.get(os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0], [])
+        plans = self._plans.get(os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0], [])
         if len(plans) < 2:
             return self._compile(unit, arch)
         if (unit, arch) not in self._texts:
             kind = arch, _families(unit)
-            lot = [x for x, other in _units(*plans) if (other, _families(x)) == kind]
-            if unit not in lot:
+            units = [x for x, other in _units(*plans) if (other, _families(x)) == kind]
+            if unit not in units:
                 return self._compile(unit, arch)
             try:
-                text = self._compile(together(lot), arch)
+                text = self._compile(together(units), arch)
             except CompileError:  # of one of them, whose own test is to fail
                 return self._compile(unit, arch)
-            self._texts |= dict.fromkeys(((each, arch) for each in lot), text)
+            self._texts |= dict.fromkeys(((each, arch) for each in units), text)
         return self._texts[unit, arch]
 
 
